@@ -1,0 +1,47 @@
+"""The engine in Python: numpy in, numpy out.
+
+>>> import numpy as np
+>>> from whamming.native import Costs, Index
+>>> codes = np.array([[0b0000], [0b0011], [0b1111]], dtype=np.uint8)
+>>> index = Index.build(codes, bits=4)
+>>> ids, distances = index.search(Costs.weights(codes[0], [1.0, 1.0, 0.5, 0.5]), k=2)
+>>> ids.tolist(), distances.tolist()
+([0, 1], [0.0, 2.0])
+"""
+
+from whamming.native.costs import MAX_BITS, Costs
+from whamming.native.cursor import Budget, Cursor, Hit, Plan, Stats, StopReason
+from whamming.native.errors import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
+from whamming.native.index import (
+    ARRAY_NAMES,
+    Answer,
+    Buckets,
+    Index,
+    Simd,
+    Tables,
+    available_simd,
+    choose_substring_bits,
+)
+
+__all__ = [
+    "ARRAY_NAMES",
+    "MAX_BITS",
+    "Answer",
+    "Budget",
+    "Buckets",
+    "CorruptIndexError",
+    "Costs",
+    "Cursor",
+    "Hit",
+    "Index",
+    "InvalidArgumentError",
+    "OutOfMemoryError",
+    "Plan",
+    "Simd",
+    "Stats",
+    "StopReason",
+    "Tables",
+    "WhammingError",
+    "available_simd",
+    "choose_substring_bits",
+]

@@ -1,0 +1,154 @@
+"""A query's costs: what each stored bit value adds to the distance."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native._engine import ffi, lib
+from whamming.native.errors import InvalidArgumentError, check
+
+MAX_BITS: Final[int] = lib.WH_MAX_BITS
+
+
+def check_bits(bits: int) -> int:
+    """Return ``bits`` if a code may have that many."""
+    if not 1 <= bits <= MAX_BITS:
+        raise InvalidArgumentError(f"bits = {bits}; a code has 1 to {MAX_BITS} bits")
+    return bits
+
+
+def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
+    """Return packed codes as a contiguous ``uint8 [n, ceil(bits / 8)]``, or say what is wrong with them."""
+    array = np.asarray(codes)
+    width = (bits + 7) // 8
+    if array.dtype != np.uint8:
+        raise InvalidArgumentError(
+            f"{what} have dtype {array.dtype}, not uint8; pack booleans with np.packbits(x, axis=-1, bitorder='little')"
+        )
+    if array.ndim != 2 or array.shape[1] != width:
+        raise InvalidArgumentError(
+            f"{what} have shape {array.shape}; {bits} bits need [n, {width}] bytes (8 bits per byte, lowest first)"
+        )
+    return np.ascontiguousarray(array)
+
+
+class Costs:
+    """The costs of one query or of a batch, rounded once to integers.
+
+    Make one with :meth:`table`, :meth:`weights` or :meth:`hamming`. The distance of a code ``g`` to query ``i`` is
+    ``(floors[i] + sum of deltas[i, j] over the bits j where g differs from optimum[i]) / 2**exponents[i]``, and that
+    division is exact: distances are doubles without rounding error of their own.
+
+    Attributes
+    ----------
+    bits : length of the codes.
+    single : made from one query, so that results have no batch dimension.
+    optimum : ``uint8 [q, ceil(bits / 8)]``, the cheapest code of each query.
+    deltas : ``uint64 [q, bits]``, what it costs to differ from the cheapest code.
+    floors : ``int64 [q]``, what the cheapest code costs.
+    exponents : ``int32 [q]``, the power of two that costs were multiplied by.
+    """
+
+    __slots__ = ("bits", "deltas", "exponents", "floors", "optimum", "single")
+
+    bits: int
+    single: bool
+    optimum: NDArray[np.uint8]
+    deltas: NDArray[np.uint64]
+    floors: NDArray[np.int64]
+    exponents: NDArray[np.int32]
+
+    def __init__(self, tables: NDArray[np.float64], *, single: bool) -> None:
+        """Round cost tables ``float64 [q, bits, 2]``; prefer the class methods."""
+        count, bits, _ = tables.shape
+        tables = np.ascontiguousarray(tables)
+        self.bits = check_bits(bits)
+        self.single = single
+        self.optimum = np.zeros((count, (bits + 7) // 8), dtype=np.uint8)
+        self.deltas = np.zeros((count, bits), dtype=np.uint64)
+        self.floors = np.zeros(count, dtype=np.int64)
+        self.exponents = np.zeros(count, dtype=np.int32)
+        bad = ~np.isfinite(tables)
+        if bad.any():
+            query, bit, value = (int(x) for x in np.argwhere(bad)[0])
+            raise InvalidArgumentError(
+                f"the cost of bit {bit} = {value} of query {query} is {tables[query, bit, value]}; "
+                "costs must be finite numbers"
+            )
+        for i in range(count):
+            check(
+                lib.wh_costs_round(
+                    _pointer("const double *", tables[i]),
+                    bits,
+                    _pointer("uint8_t *", self.optimum[i]),
+                    _pointer("uint64_t *", self.deltas[i]),
+                    _pointer("int64_t *", self.floors[i:]),
+                    _pointer("int32_t *", self.exponents[i:]),
+                ),
+                f"rounding the costs of query {i}",
+            )
+
+    @classmethod
+    def table(cls, table: ArrayLike) -> Self:
+        """Costs from a table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: of a stored 0, and of a stored 1.
+
+        Any finite values, negative ones too.
+        """
+        array = np.asarray(table, dtype=np.float64)
+        if array.ndim not in (2, 3) or array.shape[-1] != 2:
+            raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
+        single = array.ndim == 2
+        return cls(array[None] if single else array, single=single)
+
+    @classmethod
+    def weights(cls, code: ArrayLike, weights: ArrayLike) -> Self:
+        """Costs from a query code and what a mismatch of each bit costs.
+
+        ``code``: packed ``uint8 [ceil(bits / 8)]`` or ``[q, ...]``; ``weights``: ``[bits]``, shared by all queries, or
+        ``[q, bits]``. A negative weight makes differing cheaper than agreeing.
+        """
+        mismatch = np.asarray(weights, dtype=np.float64)
+        if mismatch.ndim not in (1, 2) or mismatch.shape[-1] == 0:
+            raise InvalidArgumentError(f"the weights have shape {mismatch.shape}; they must be [bits] or [q, bits]")
+        bits = check_bits(mismatch.shape[-1])
+        array = np.asarray(code)
+        single = array.ndim == 1 and mismatch.ndim == 1
+        codes = as_codes(array[None] if array.ndim == 1 else array, bits, "query codes")
+        if mismatch.ndim == 2 and len(codes) not in (1, len(mismatch)):
+            raise InvalidArgumentError(
+                f"{len(codes)} query codes but {len(mismatch)} rows of weights; give one row of weights per code, "
+                "or one for all"
+            )
+        ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little").astype(bool)
+        ones, mismatch = np.broadcast_arrays(ones, mismatch)
+        return cls(np.stack([np.where(ones, mismatch, 0.0), np.where(ones, 0.0, mismatch)], axis=-1), single=single)
+
+    @classmethod
+    def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
+        """Plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``; ``bits`` defaults to 8 a byte."""
+        width = np.asarray(code).shape[-1] if np.ndim(code) else 0
+        return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.floors)
+
+    def __getitem__(self, query: int) -> Costs:
+        """Return one query of a batch."""
+        i = range(len(self))[query]
+        one = object.__new__(Costs)
+        one.bits, one.single = self.bits, True
+        one.optimum, one.deltas = self.optimum[i : i + 1], self.deltas[i : i + 1]
+        one.floors, one.exponents = self.floors[i : i + 1], self.exponents[i : i + 1]
+        return one
+
+    def __repr__(self) -> str:
+        """Say how many queries of how many bits these are."""
+        return f"Costs({len(self)} x {self.bits} bits)"
+
+
+def _pointer(ctype: str, array: NDArray[Any]) -> Any:
+    return ffi.cast(ctype, array.ctypes.data)

@@ -1,0 +1,143 @@
+/* Sizes of the arrays, and opening an index over them. See arrays.h for the layout. */
+#include "arrays.h"
+
+#include "memory.h"
+#include "sweep.h"
+
+void substrings_fill(struct substring *substring, const struct meta *meta) {
+    uint32_t m = meta->tables, first = 0;
+    uint64_t place = 0;
+    for (uint32_t t = 0; t < m; t++) {
+        uint32_t length = meta->bits / m + (t < meta->bits % m);
+        uint32_t longest = meta->layout == WH_SINGLE ? substring[0].length : length; /* one directory for all */
+        if (t == 0) longest = length;
+        uint32_t d = longest < meta->directory_bits ? longest : meta->directory_bits;
+        substring[t] = (struct substring){.first = first, .length = length, .directory_bits = d, .directory = place};
+        first += length;
+        if (meta->layout == WH_MULTI) place += 4 * ((UINT64_C(1) << d) + 1);
+        else if (!meta->narrow) place += 4;
+    }
+}
+
+void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
+    uint64_t n = meta->n, b = code_bytes_of(meta->bits), m = meta->tables;
+    uint64_t blocks = (n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES;
+    size[WH_META] = sizeof(struct meta) + 2 * (uint64_t)meta->bits;
+    size[WH_CODES] = n * b + 8;
+    size[WH_BLOCKS] = blocks * planes_of(meta->bits) * 64;
+    size[WH_IDS] = n * meta->id_bytes;
+    size[WH_POSTINGS] = m * n * 4;
+    size[WH_ENTRIES] = m && meta->buckets == WH_FAST ? m * n * b + 8 : 0;
+    size[WH_DIRECTORY] = 0;
+    if (m == 0) return;
+    uint32_t longest = meta->bits / (uint32_t)m + (meta->bits % m != 0);
+    uint32_t shortest = meta->bits / (uint32_t)m;
+    uint64_t longer = meta->bits % m, d = meta->directory_bits;
+    uint64_t places = UINT64_C(1) << (longest < d ? longest : d);
+    uint64_t places_short = UINT64_C(1) << (shortest < d ? shortest : d);
+    if (meta->layout == WH_MULTI) size[WH_DIRECTORY] = 4 * (longer * (places + 1) + (m - longer) * (places_short + 1));
+    else if (meta->narrow) size[WH_DIRECTORY] = places * narrow_record_bytes(meta->tables);
+    else size[WH_DIRECTORY] = 4 * (places * m + 1);
+}
+
+static int meta_is_sound(const struct meta *meta) {
+    uint32_t m = meta->tables;
+    if (meta->bits < 1 || meta->bits > WH_MAX_BITS || meta->n > UINT32_MAX) return 0;
+    if (m > meta->bits || (m && (meta->bits + m - 1) / m > WH_MAX_SUBSTRING_BITS)) return 0;
+    if (meta->layout > WH_SINGLE || meta->buckets > WH_FAST || meta->reordered > 1 || meta->narrow > 1) return 0;
+    if (meta->narrow && meta->layout != WH_SINGLE) return 0;
+    if (meta->id_bytes != 0 && meta->id_bytes != 4 && meta->id_bytes != 8) return 0;
+    return meta->directory_bits >= 1 && meta->directory_bits <= 31;
+}
+
+int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
+    struct meta meta;
+    uint64_t size[WH_ARRAYS];
+    if (arrays->size[WH_META] < sizeof meta || arrays->data[WH_META] == NULL) return WH_CORRUPT;
+    memcpy(&meta, arrays->data[WH_META], sizeof meta);
+    if (memcmp(meta.magic, "WHAM", 4) != 0) return WH_CORRUPT;
+    if (meta.format != WH_FORMAT) return WH_VERSION;
+    if (!meta_is_sound(&meta)) return WH_CORRUPT;
+    arrays_sizes(&meta, size);
+    for (int a = 0; a < WH_ARRAYS; a++)
+        if (arrays->size[a] != size[a] || (size[a] && arrays->data[a] == NULL)) return WH_CORRUPT;
+
+    wh_index *index = wh_calloc(1, sizeof *index);
+    uint16_t *frequency = wh_malloc(sizeof *frequency * meta.bits);
+    struct substring *substring = wh_calloc(meta.tables ? meta.tables : 1, sizeof *substring);
+    if (!index || !frequency || !substring) {
+        wh_free(index);
+        wh_free(frequency);
+        wh_free(substring);
+        return WH_MEMORY;
+    }
+    index->meta = meta;
+    index->code_bytes = code_bytes_of(meta.bits);
+    index->planes = planes_of(meta.bits);
+    index->blocks_count = (size_t)((meta.n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES);
+    index->record_bytes = record_bytes_of(&meta);
+    index->codes = arrays->data[WH_CODES];
+    index->blocks = arrays->data[WH_BLOCKS];
+    index->ids = arrays->data[WH_IDS];
+    index->directory = arrays->data[WH_DIRECTORY];
+    index->postings = arrays->data[WH_POSTINGS];
+    index->entries = size[WH_ENTRIES] ? arrays->data[WH_ENTRIES] : NULL;
+    memcpy(frequency, (const uint8_t *)arrays->data[WH_META] + sizeof meta, sizeof *frequency * meta.bits);
+    index->frequency = frequency;
+    substrings_fill(substring, &meta);
+    index->substring = substring;
+    index->simd = wh_simd_level();
+    atomic_init(&index->plane_picoseconds, SWEEP_PLANE_PICOSECONDS);
+    atomic_init(&index->batch_plane_picoseconds, SWEEP_PLANE_PICOSECONDS);
+    *out = index;
+    return WH_OK;
+}
+
+void wh_index_close(wh_index *index) {
+    if (!index) return;
+    wh_free(index->frequency);
+    wh_free(index->substring);
+    wh_free(index);
+}
+
+void wh_index_describe(const wh_index *index, struct wh_index_info *info) {
+    const struct meta *meta = &index->meta;
+    *info = (struct wh_index_info){
+        .n = meta->n,
+        .bits = meta->bits,
+        .tables = meta->tables,
+        .layout = meta->layout,
+        .buckets = meta->buckets,
+        .reordered = meta->reordered,
+        .explicit_ids = meta->id_bytes == 8,
+    };
+}
+
+int wh_index_use_simd(wh_index *index, int level) {
+    if (!wh_simd_available(level)) return WH_ARGUMENT;
+    index->simd = level;
+    return WH_OK;
+}
+
+const char *wh_status_text(int status) {
+    switch (status) {
+    case WH_OK:
+        return "success";
+    case WH_MEMORY:
+        return "out of memory";
+    case WH_ARGUMENT:
+        return "an argument is out of range";
+    case WH_NOT_FINITE:
+        return "a cost is NaN or infinite";
+    case WH_CORRUPT:
+        return "the index's arrays are corrupt";
+    case WH_VERSION:
+        return "the index's arrays have a format version that this build does not read";
+    case WH_NO_TABLES:
+        return "the index has no tables to probe";
+    case WH_TOO_LARGE:
+        return "the index has more postings than a single table can address";
+    default:
+        return "unknown status";
+    }
+}

@@ -1,0 +1,167 @@
+#ifndef WHAMMING_ARRAYS_H
+#define WHAMMING_ARRAYS_H
+/* The flat arrays of an index, and the opened view of them.
+ *
+ * All integers are little-endian and may be unaligned. With n rows, b bits, B = ceil(b / 8), m tables:
+ *
+ *   META       struct meta, then uint16 frequency[b]: share of ones per bit, in units of 1 / 65535
+ *   CODES      n x B bytes, then 8 bytes of zero (so that 8-byte loads never leave the array)
+ *   BLOCKS     ceil(n / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
+ *              of its 128 codes: the low nibble of byte j is that of code j, the high nibble that of code 64 + j
+ *
+ *                block 0                                block 1
+ *              | plane 0 | plane 1 | ... | plane P - 1 | plane 0 | ...
+ *              |64 bytes |
+ *
+ *   IDS        id_bytes (0, 4 or 8) per row; 0: the id is the row
+ *   DIRECTORY  see "Buckets" below
+ *   POSTINGS   uint32 row x (m x n), grouped by bucket, rows increasing within one
+ *   ENTRIES    fast buckets: B bytes x (m x n), the code of the posting at the same position, then 8 bytes of zero
+ *
+ * Substrings. The code is cut into m substrings of consecutive bits; the first (b mod m) have ceil(b / m) bits, the
+ * others floor(b / m). A substring's value is its key; its first bit is the key's lowest.
+ *
+ * Buckets. A key of at most directory_bits bits is its own bucket number; a longer one is hashed to that many bits,
+ * so that no table needs a directory of 2^32 places. Two keys may then share a bucket, which costs a comparison and
+ * nothing else: a search takes only rows whose key is the one it probes.
+ *
+ *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x n)
+ *   single, wide:         uint32 offset[2^d x m + 1]; the group of table t in bucket k is k x m + t
+ *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: group t is
+ *                         base + end[t - 1] .. base + end[t]
+ *
+ * The single table is the paper's section IV.B: one directory for all substrings. Unlike the paper's, each bucket
+ * keeps the postings of each substring position together, so that a probe for position t meets only rows whose
+ * t-th substring is the key.
+ */
+#include "whamming.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+struct meta {
+    char magic[4]; /* "WHAM" */
+    uint32_t format;
+    uint64_t n;
+    uint32_t bits;
+    uint32_t tables;
+    uint32_t layout;
+    uint32_t buckets;
+    uint32_t reordered;
+    uint32_t id_bytes;
+    uint32_t directory_bits;
+    uint32_t narrow; /* 1: the single directory's narrow form */
+};
+
+/* One table's substring. */
+struct substring {
+    uint32_t first; /* bit number */
+    uint32_t length;
+    uint32_t directory_bits; /* of this table's bucket numbers */
+    uint64_t directory;      /* byte offset of this table's bucket 0 in DIRECTORY */
+};
+
+struct wh_index {
+    struct meta meta;
+    size_t code_bytes;    /* B */
+    size_t planes;        /* P */
+    size_t blocks_count;
+    size_t record_bytes;  /* from one bucket to the next in DIRECTORY */
+    const uint8_t *codes;
+    const uint8_t *blocks;
+    const uint8_t *ids;
+    const uint8_t *directory;
+    const uint8_t *postings;
+    const uint8_t *entries;
+    uint16_t *frequency;         /* per bit, from META */
+    struct substring *substring; /* per table */
+    int simd;
+    /* What one plane costs on this machine, in picoseconds: learned from every sweep, read by the planner. Races are
+     * harmless: it steers the choice of plan, never the answer. */
+    _Atomic uint32_t plane_picoseconds;
+    _Atomic uint32_t batch_plane_picoseconds;
+};
+
+static inline uint16_t load16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint32_t load32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint64_t load64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline size_t code_bytes_of(uint32_t bits) { return (bits + 7u) / 8; }
+static inline size_t planes_of(uint32_t bits) { return (bits + 3u) / 4; }
+
+/* The key of a code's substring. Reads 8 bytes from the substring's first byte on. A substring of at most 32 bits that
+ * starts within a byte spans at most 39 bits. */
+static inline uint32_t substring_key(const uint8_t *code, const struct substring *s) {
+    uint64_t word = load64(code + (s->first >> 3)) >> (s->first & 7);
+    return (uint32_t)(word & ((UINT64_C(1) << s->length) - 1));
+}
+
+/* A key's bucket number: the key, or its hash where it is longer than the directory. */
+static inline uint32_t bucket_of(uint32_t key, const struct substring *s) {
+    if (s->length <= s->directory_bits) return key;
+    return (key * UINT32_C(2654435769)) >> (32 - s->directory_bits);
+}
+
+/* Cut the code into its substrings (see above), and place their directories. */
+void substrings_fill(struct substring *substring, const struct meta *meta);
+
+/* Bytes of one bucket's record in the narrow directory. */
+static inline size_t narrow_record_bytes(uint32_t tables) { return 4 + (2 * (size_t)tables + 3) / 4 * 4; }
+
+/* Bytes from one bucket of a table to the next. */
+static inline size_t record_bytes_of(const struct meta *meta) {
+    if (meta->narrow) return narrow_record_bytes(meta->tables);
+    return meta->layout == WH_SINGLE ? 4 * (size_t)meta->tables : 4;
+}
+
+/* Bytes that each array must have; shared by the builder and by wh_index_open. */
+void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);
+
+static inline uint64_t row_id(const wh_index *index, uint32_t row) {
+    switch (index->meta.id_bytes) {
+    case 4:
+        return load32(index->ids + (size_t)row * 4);
+    case 8:
+        return load64(index->ids + (size_t)row * 8);
+    default:
+        return row;
+    }
+}
+
+/* Where the directory keeps a bucket of table t. */
+static inline const uint8_t *bucket_place(const wh_index *index, uint32_t t, uint32_t bucket) {
+    return index->directory + index->substring[t].directory + (uint64_t)bucket * index->record_bytes;
+}
+
+/* The postings of one bucket for table t: positions [*start, *stop) of POSTINGS and ENTRIES. Returns 0 where the
+ * directory contradicts itself. */
+static inline int bucket_range(const wh_index *index, uint32_t t, uint32_t bucket, uint64_t *start, uint64_t *stop) {
+    const uint8_t *place = bucket_place(index, t, bucket);
+    uint64_t low, high;
+    if (index->meta.narrow) {
+        uint64_t base = load32(place);
+        low = base + (t ? load16(place + 4 + 2 * (size_t)(t - 1)) : 0);
+        high = base + load16(place + 4 + 2 * (size_t)t);
+    } else {
+        uint64_t base = index->meta.layout == WH_MULTI ? t * index->meta.n : 0;
+        low = base + load32(place);
+        high = base + load32(place + 4);
+    }
+    *start = low;
+    *stop = high;
+    return low <= high && high <= index->meta.n * index->meta.tables;
+}
+
+#endif

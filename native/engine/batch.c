@@ -1,0 +1,105 @@
+/* Batches: queries share the pass over the blocks.
+ *
+ * A group of queries first probes, one after the other. Those for which a sweep is cheaper then sweep together: tile by
+ * tile, small enough to stay in the nearer caches, each query passes over the tile before the next tile is read.
+ * The blocks come from memory once per group instead of once per query. Groups run on the threads.
+ */
+#include "cursor.h"
+#include "memory.h"
+#include "parallel.h"
+
+enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
+
+struct batch {
+    const wh_index *index;
+    const struct wh_search *searches;
+    size_t q, k, group;
+    volatile uint32_t *cancel;
+    uint64_t *ids;
+    double *distances;
+    uint64_t *counts;
+    struct wh_stats *stats;
+    _Atomic int status;
+};
+
+static int cancelled(const struct batch *b) {
+    return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
+}
+
+static void sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count) {
+    const wh_index *index = b->index;
+    size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
+    uint64_t start = clock_nanoseconds(), planes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (cursors[i]->phase != PHASE_SWEEP) continue;
+        sweeping++;
+        planes -= cursors[i]->sweep.planes_read;
+    }
+    if (sweeping == 0) return;
+    for (size_t last = tile; !cancelled(b); last += tile) {
+        for (size_t i = 0; i < count; i++)
+            if (cursors[i]->phase == PHASE_SWEEP) sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last);
+        if (last >= index->blocks_count) break;
+    }
+    if (cancelled(b)) return;
+    for (size_t i = 0; i < count; i++) {
+        if (cursors[i]->phase != PHASE_SWEEP) continue;
+        planes += cursors[i]->sweep.planes_read;
+        cursor_swept(cursors[i]);
+    }
+    if (sweeping > 1) plan_learn(index, 1, planes, clock_nanoseconds() - start);
+}
+
+static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
+    int status = WH_OK;
+    for (size_t i = 0; i < count && status == WH_OK; i++) {
+        uint64_t start = clock_nanoseconds();
+        status = cursor_open(b->index, &b->searches[first + i], count > 1, &cursors[i]);
+        while (status == WH_OK && cursors[i]->phase == PHASE_PROBE && !cancelled(b)) status = cursor_work(cursors[i]);
+        if (status == WH_OK) cursors[i]->stats.nanoseconds += clock_nanoseconds() - start;
+    }
+    if (status != WH_OK) return status;
+    sweep_together(b, cursors, count);
+    for (size_t i = 0; i < count && status == WH_OK && !cancelled(b); i++) {
+        size_t row = first + i, found;
+        int stop;
+        status = wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found,
+                                &stop);
+        b->counts[row] = found;
+        if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
+    }
+    return status;
+}
+
+static void work(void *context, size_t group, uint32_t worker) {
+    struct batch *b = context;
+    (void)worker;
+    size_t first = group * b->group, count = b->q - first < b->group ? b->q - first : b->group;
+    wh_cursor *cursors[GROUP] = {NULL};
+    if (atomic_load(&b->status) != WH_OK || cancelled(b)) return;
+    int status = run_group(b, first, count, cursors);
+    for (size_t i = 0; i < count; i++) wh_cursor_close(cursors[i]);
+    if (status != WH_OK) atomic_store(&b->status, status);
+}
+
+int wh_search_batch(const wh_index *index, const struct wh_search *searches, size_t q, size_t k, uint32_t threads,
+                    volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
+                    struct wh_stats *stats) {
+    if (threads < 1) threads = 1;
+    for (size_t i = 0; i < q; i++)
+        if (searches[i].k > k) return WH_ARGUMENT;
+    struct batch b = {.index = index,
+                      .searches = searches,
+                      .q = q,
+                      .k = k,
+                      .group = (q + threads - 1) / threads,
+                      .cancel = cancel,
+                      .ids = ids,
+                      .distances = distances,
+                      .counts = counts,
+                      .stats = stats};
+    if (b.group > GROUP) b.group = GROUP;
+    if (b.group < 1) b.group = 1;
+    parallel_run(threads, (q + b.group - 1) / b.group, work, &b);
+    return atomic_load(&b.status);
+}

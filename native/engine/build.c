@@ -1,0 +1,238 @@
+/* Building the arrays of an index (arrays.h) from codes.
+ *
+ *   codes -> order (order.c) -> CODES, IDS -> BLOCKS
+ *                                          -> per table: count keys, sum up, place rows: DIRECTORY, POSTINGS, ENTRIES
+ *
+ * Postings are placed by a counting sort, table by table, in row order, so that rows increase within a bucket.
+ */
+#include "arrays.h"
+#include "memory.h"
+#include "order.h"
+#include "parallel.h"
+
+enum { ORDERED = 450, BLOCKED = 550, FINISHED = 1000 }; /* progress after each stage */
+
+struct build {
+    const struct wh_build_options *options;
+    struct meta meta;
+    struct substring *substring;
+    uint8_t *data[WH_ARRAYS];
+    uint64_t size[WH_ARRAYS];
+    uint32_t **next; /* per thread: the next free position of each bucket */
+    uint32_t *wide;  /* the single directory in its wide form */
+    uint64_t places; /* buckets of the largest table */
+    volatile uint32_t *progress;
+    _Atomic uint32_t tables_done;
+};
+
+static uint32_t directory_bits_for(uint64_t n, uint32_t longest) {
+    uint32_t bits = 8;
+    while (bits < 28 && (UINT64_C(1) << bits) < 2 * n) bits++;
+    return longest < bits ? longest : bits;
+}
+
+static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
+    const struct substring *s = &b->substring[t];
+    return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
+}
+
+static void fill_block(void *context, size_t block, uint32_t worker) {
+    struct build *b = context;
+    (void)worker;
+    size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
+    uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
+    uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
+    for (size_t lane = 0; lane < WH_BLOCK_CODES && first + lane < b->meta.n; lane++) {
+        const uint8_t *code = b->data[WH_CODES] + (first + lane) * bytes;
+        int shift = lane < 64 ? 0 : 4;
+        for (size_t p = 0; p < planes; p++)
+            out[p * 64 + (lane & 63)] |= (uint8_t)((code[p >> 1] >> (4 * (p & 1)) & 15) << shift);
+    }
+}
+
+/* Count table t's keys into place: offset[bucket x stride + 1] for prefix sums. */
+static void count_table(void *context, size_t table, uint32_t worker) {
+    struct build *b = context;
+    (void)worker;
+    uint32_t t = (uint32_t)table;
+    uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
+    size_t stride = b->wide ? b->meta.tables : 1;
+    for (uint64_t row = 0; row < b->meta.n; row++) offset[key_bucket(b, t, row) * stride + 1]++;
+}
+
+static void place_table(void *context, size_t table, uint32_t worker) {
+    struct build *b = context;
+    uint32_t t = (uint32_t)table, *next = b->next[worker];
+    const uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
+    size_t stride = b->wide ? b->meta.tables : 1, bytes = code_bytes_of(b->meta.bits);
+    uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.n;
+    for (uint64_t bucket = 0; bucket < places; bucket++) next[bucket] = offset[bucket * stride];
+    uint32_t *postings = (uint32_t *)b->data[WH_POSTINGS];
+    for (uint64_t row = 0; row < b->meta.n; row++) {
+        uint64_t position = base + next[key_bucket(b, t, row)]++;
+        postings[position] = (uint32_t)row;
+        if (b->size[WH_ENTRIES])
+            memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
+    }
+    uint32_t done = atomic_fetch_add(&b->tables_done, 1) + 1;
+    progress_report(b->progress, BLOCKED + done * (FINISHED - BLOCKED) / b->meta.tables);
+}
+
+static void sum_up(uint32_t *offset, uint64_t count) {
+    for (uint64_t i = 1; i < count; i++) offset[i] += offset[i - 1];
+}
+
+/* The narrow directory serves where every bucket's postings can be counted in 16 bits, and where it is smaller. */
+static int narrow_fits(const struct build *b) {
+    uint64_t m = b->meta.tables;
+    if (narrow_record_bytes(b->meta.tables) >= 4 * m) return 0;
+    for (uint64_t bucket = 0; bucket < b->places; bucket++)
+        if (b->wide[(bucket + 1) * m] - b->wide[bucket * m] > UINT16_MAX) return 0;
+    return 1;
+}
+
+static void write_narrow(const struct build *b) {
+    uint64_t m = b->meta.tables;
+    size_t record = narrow_record_bytes(b->meta.tables);
+    for (uint64_t bucket = 0; bucket < b->places; bucket++) {
+        uint8_t *out = b->data[WH_DIRECTORY] + bucket * record;
+        uint32_t base = b->wide[bucket * m];
+        memcpy(out, &base, 4);
+        for (uint64_t t = 0; t < m; t++) {
+            uint16_t end = (uint16_t)(b->wide[bucket * m + t + 1] - base);
+            memcpy(out + 4 + 2 * t, &end, 2);
+        }
+    }
+}
+
+static int allocate(struct build *b, int array) {
+    b->data[array] = b->size[array] ? wh_calloc(1, (size_t)b->size[array]) : NULL;
+    return b->size[array] && !b->data[array] ? WH_MEMORY : WH_OK;
+}
+
+static int build_tables(struct build *b) {
+    uint32_t m = b->meta.tables, threads = b->options->threads > 1 ? b->options->threads : 1;
+    int status = WH_MEMORY;
+    if (threads > m) threads = m;
+    b->substring = wh_calloc(m, sizeof *b->substring);
+    b->next = wh_calloc(threads, sizeof *b->next);
+    if (!b->substring || !b->next) return status;
+    substrings_fill(b->substring, &b->meta);
+    b->places = UINT64_C(1) << b->substring[0].directory_bits;
+    for (uint32_t t = 0; t < threads; t++)
+        if (!(b->next[t] = wh_malloc(sizeof **b->next * b->places))) goto out;
+
+    if (b->meta.layout == WH_SINGLE) {
+        if (!(b->wide = wh_calloc((size_t)(b->places * m + 1), sizeof *b->wide))) goto out;
+        parallel_run(threads, m, count_table, b);
+        sum_up(b->wide, b->places * m + 1);
+        b->meta.narrow = (uint32_t)narrow_fits(b);
+    }
+    arrays_sizes(&b->meta, b->size);
+    if (allocate(b, WH_DIRECTORY) || allocate(b, WH_POSTINGS) || allocate(b, WH_ENTRIES)) goto out;
+    if (b->meta.layout == WH_MULTI) {
+        parallel_run(threads, m, count_table, b);
+        for (uint32_t t = 0; t < m; t++)
+            sum_up((uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory),
+                   (UINT64_C(1) << b->substring[t].directory_bits) + 1);
+    } else if (b->meta.narrow) {
+        write_narrow(b);
+    } else {
+        memcpy(b->data[WH_DIRECTORY], b->wide, (size_t)b->size[WH_DIRECTORY]);
+    }
+    parallel_run(threads, m, place_table, b);
+    status = WH_OK;
+out:
+    for (uint32_t t = 0; t < threads; t++) wh_free(b->next[t]);
+    return status;
+}
+
+static void write_ids(struct build *b, const uint64_t *ids, const uint32_t *rows) {
+    for (uint64_t row = 0; row < b->meta.n; row++) {
+        if (ids) memcpy(b->data[WH_IDS] + 8 * row, &ids[rows ? rows[row] : row], 8);
+        else if (rows) memcpy(b->data[WH_IDS] + 4 * row, &rows[row], 4);
+    }
+}
+
+static void write_meta(struct build *b) {
+    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
+    uint64_t n = b->meta.n, step = n / 65536 + 1, seen = 0;
+    uint32_t ones[WH_MAX_BITS] = {0};
+    for (uint64_t row = 0; row < n; row += step, seen++)
+        for (uint32_t i = 0; i < b->meta.bits; i++)
+            ones[i] += b->data[WH_CODES][row * code_bytes_of(b->meta.bits) + (i >> 3)] >> (i & 7) & 1;
+    for (uint32_t i = 0; i < b->meta.bits; i++) {
+        uint16_t share = seen ? (uint16_t)((uint64_t)ones[i] * 65535 / seen) : 0;
+        memcpy(b->data[WH_META] + sizeof b->meta + 2 * (size_t)i, &share, 2);
+    }
+}
+
+static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, uint32_t **rows) {
+    const struct wh_build_options *o = b->options;
+    uint64_t n = b->meta.n, bytes = code_bytes_of(o->bits);
+    int status = WH_OK;
+    arrays_sizes(&b->meta, b->size);
+    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_BLOCKS) || allocate(b, WH_IDS)) return WH_MEMORY;
+    memcpy(b->data[WH_CODES], codes, (size_t)(n * bytes));
+    if (o->bits & 7)
+        for (uint64_t row = 1; row <= n; row++) b->data[WH_CODES][row * bytes - 1] &= (uint8_t)((1u << (o->bits & 7)) - 1);
+    if (o->reorder) {
+        if (n && !(*rows = wh_malloc(sizeof **rows * (size_t)n))) return WH_MEMORY;
+        for (uint64_t row = 0; row < n; row++) (*rows)[row] = (uint32_t)row;
+        status = order_codes(b->data[WH_CODES], *rows, (size_t)n, o->bits, o->threads, b->progress, ORDERED);
+        if (status != WH_OK) return status;
+    }
+    write_ids(b, ids, *rows);
+    progress_report(b->progress, ORDERED);
+    parallel_run(o->threads, (size_t)((n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);
+    progress_report(b->progress, BLOCKED);
+    if (o->tables && (status = build_tables(b)) != WH_OK) return status;
+    write_meta(b);
+    progress_report(b->progress, FINISHED);
+    return status;
+}
+
+int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
+             volatile uint32_t *progress, struct wh_arrays *arrays) {
+    uint32_t bits = options->bits, m = options->tables;
+    if (bits < 1 || bits > WH_MAX_BITS || n > UINT32_MAX || m > bits) return WH_ARGUMENT;
+    if (options->layout > WH_SINGLE || options->buckets > WH_FAST || options->reorder > 1) return WH_ARGUMENT;
+    uint32_t longest = m ? (bits + m - 1) / m : 1;
+    if (longest > WH_MAX_SUBSTRING_BITS) return WH_ARGUMENT;
+    if (options->layout == WH_SINGLE && n * m > UINT32_MAX) return WH_TOO_LARGE;
+    struct build b = {.options = options,
+                      .meta = {.magic = {'W', 'H', 'A', 'M'},
+                               .format = WH_FORMAT,
+                               .n = n,
+                               .bits = bits,
+                               .tables = m,
+                               .layout = options->layout,
+                               .buckets = options->buckets,
+                               .reordered = options->reorder,
+                               .id_bytes = ids ? 8 : options->reorder ? 4 : 0,
+                               .directory_bits = directory_bits_for(n, longest)},
+                      .progress = progress};
+    uint32_t *rows = NULL;
+    int status = build(&b, codes, ids, &rows);
+    wh_free(rows);
+    wh_free(b.substring);
+    wh_free(b.next);
+    wh_free(b.wide);
+    for (int a = 0; a < WH_ARRAYS; a++) {
+        if (status == WH_OK) {
+            arrays->data[a] = b.data[a];
+            arrays->size[a] = b.size[a];
+        } else {
+            wh_free(b.data[a]);
+        }
+    }
+    return status;
+}
+
+void wh_arrays_free(struct wh_arrays *arrays) {
+    for (int a = 0; a < WH_ARRAYS; a++) {
+        wh_free((void *)arrays->data[a]);
+        arrays->data[a] = NULL;
+        arrays->size[a] = 0;
+    }
+}

@@ -1,0 +1,216 @@
+/* See probe.h. */
+#include "probe.h"
+
+#include "memory.h"
+
+enum { BUCKET_EFFORT = 8, FETCH_AHEAD = 8 };
+
+static int key_before(struct probe_key a, struct probe_key b) {
+    return a.cost < b.cost || (a.cost == b.cost && a.mask < b.mask);
+}
+
+/* -- Alg. 1: the keys of one table in increasing cost --------------------------------------------------------------- */
+
+static void queue_sift_down(struct probe_key *queue, uint32_t count, uint32_t at) {
+    struct probe_key key = queue[at];
+    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && key_before(queue[child + 1], queue[child])) child++;
+        if (!key_before(queue[child], key)) break;
+        queue[at] = queue[child];
+    }
+    queue[at] = key;
+}
+
+static void queue_sift_up(struct probe_key *queue, uint32_t at) {
+    struct probe_key key = queue[at];
+    for (uint32_t parent; at > 0; at = parent) {
+        parent = (at - 1) / 2;
+        if (!key_before(key, queue[parent])) break;
+        queue[at] = queue[parent];
+    }
+    queue[at] = key;
+}
+
+static int queue_grow(struct probe_table *table) {
+    uint32_t room = table->room * 2;
+    struct probe_key *queue = wh_realloc(table->queue, sizeof *queue * room);
+    if (!queue) return 0;
+    table->queue = queue;
+    table->room = room;
+    return 1;
+}
+
+/* Take out the cheapest key and put its two successors in. The queue must not be empty, and have room for one more. */
+static struct probe_key queue_next(struct probe_table *table) {
+    struct probe_key top = table->queue[0];
+    uint32_t next = top.mask ? 32 - (uint32_t)__builtin_clz(top.mask) : 0; /* rank after the highest changed one */
+    if (next == table->length) { /* the last bit is changed: no successors */
+        table->queue[0] = table->queue[--table->queued];
+        queue_sift_down(table->queue, table->queued, 0);
+        return top;
+    }
+    struct probe_key changed = {top.cost + table->delta[next], top.mask | 1u << next, top.key ^ table->bit[next]};
+    table->queue[0] = changed; /* operation 1 */
+    queue_sift_down(table->queue, table->queued, 0);
+    if (top.mask) { /* operation 2; the optimum has no changed bit to move */
+        struct probe_key moved = {changed.cost - table->delta[next - 1], changed.mask ^ 1u << (next - 1),
+                                  changed.key ^ table->bit[next - 1]};
+        table->queue[table->queued] = moved;
+        queue_sift_up(table->queue, table->queued++);
+    }
+    return top;
+}
+
+/* The first key of the table that has not been searched; 0 if there is none. */
+static int frontier(const struct probe_table *table, struct probe_key *key) {
+    if (table->ahead_count) *key = table->ahead[0].key;
+    else if (table->queued) *key = table->queue[0];
+    else return 0;
+    return 1;
+}
+
+int probe_init(struct probe *p, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
+               const uint64_t *delta) {
+    uint32_t m = index->meta.tables;
+    *p = (struct probe){.index = index, .distance = distance, .queued = m};
+    p->tables = wh_calloc(m, sizeof *p->tables);
+    if (!p->tables) return WH_MEMORY;
+    uint8_t padded[WH_MAX_BITS / 8 + 8] = {0}; /* substring_key reads 8 bytes */
+    memcpy(padded, optimum, index->code_bytes);
+    for (uint32_t t = 0; t < m; t++) {
+        const struct substring *s = &index->substring[t];
+        struct probe_table *table = &p->tables[t];
+        table->length = s->length;
+        table->optimum = substring_key(padded, s);
+        for (uint32_t i = 0; i < s->length; i++) { /* rank the bits by increasing delta */
+            uint64_t d = delta[s->first + i];
+            uint32_t at = i;
+            for (; at > 0 && table->delta[at - 1] > d; at--) {
+                table->delta[at] = table->delta[at - 1];
+                table->bit[at] = table->bit[at - 1];
+            }
+            table->delta[at] = d;
+            table->bit[at] = 1u << i;
+        }
+        table->room = 64;
+        table->queue = wh_malloc(sizeof *table->queue * table->room);
+        if (!table->queue) return WH_MEMORY;
+        table->queue[table->queued++] = (struct probe_key){0, 0, table->optimum};
+    }
+    return WH_OK;
+}
+
+void probe_free(struct probe *p) {
+    for (uint32_t t = 0; p->tables && t < p->index->meta.tables; t++) wh_free(p->tables[t].queue);
+    wh_free(p->tables);
+    p->tables = NULL;
+}
+
+/* -- Alg. 2: searching buckets -------------------------------------------------------------------------------------- */
+
+/* Did table t meet this code already: does its substring lie before the frontier? */
+static int met_by(const struct probe_table *table, uint32_t key) {
+    struct probe_key first, own = {0, 0, key};
+    if (!frontier(table, &first)) return 1;
+    uint32_t changed = key ^ table->optimum;
+    for (uint32_t r = 0; r < table->length; r++) {
+        if (!(changed & table->bit[r])) continue;
+        own.cost += table->delta[r];
+        own.mask |= 1u << r;
+        if (own.cost > first.cost) return 0;
+    }
+    return key_before(own, first);
+}
+
+/* A row within the limit, found in table t under the given key. */
+static void consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint32_t row, uint64_t distance) {
+    const wh_index *index = p->index;
+    const uint8_t *code = index->codes + (uint64_t)row * index->code_bytes;
+    if (substring_key(code, &index->substring[t]) != key) return; /* shares the bucket by its hash only */
+    for (uint32_t other = 0; other < index->meta.tables; other++)
+        if (other != t && met_by(&p->tables[other], substring_key(code, &index->substring[other]))) return;
+    collect_offer(c, (struct hit){distance, row_id(index, row)});
+}
+
+static int search_bucket(struct probe *p, struct collector *c, uint32_t t, const struct probe_bucket *bucket) {
+    const wh_index *index = p->index;
+    const struct distance *d = p->distance;
+    uint64_t n = index->meta.n, bytes = index->code_bytes;
+    p->buckets++;
+    p->nonempty += bucket->start < bucket->stop;
+    p->candidates += bucket->stop - bucket->start;
+    if (index->entries) {
+        const uint8_t *entry = index->entries + bucket->start * bytes;
+        for (uint64_t at = bucket->start; at < bucket->stop; at++, entry += bytes) {
+            uint64_t distance = distance_of(d, entry);
+            if (distance > c->limit) continue;
+            uint32_t row = load32(index->postings + 4 * at);
+            if (row >= n) return 0;
+            consider(p, c, t, bucket->key.key, row, distance);
+        }
+        return 1;
+    }
+    for (uint64_t at = bucket->start; at < bucket->stop; at++) {
+        uint32_t row = load32(index->postings + 4 * at);
+        if (row >= n) return 0;
+        if (at + FETCH_AHEAD < bucket->stop)
+            __builtin_prefetch(index->codes + load32(index->postings + 4 * (at + FETCH_AHEAD)) * bytes);
+        uint64_t distance = distance_of(d, index->codes + row * bytes);
+        if (distance <= c->limit) consider(p, c, t, bucket->key.key, row, distance);
+    }
+    return 1;
+}
+
+/* Take keys out ahead of their use. A bucket's directory place, postings and codes are fetched one step each before
+ * they are needed: `ahead` is a pipeline. */
+static enum probe_result look_ahead(struct probe *p, uint32_t t) {
+    const wh_index *index = p->index;
+    struct probe_table *table = &p->tables[t];
+    uint32_t fresh = table->ahead_count;
+    while (table->ahead_count < PROBE_LAG && table->queued) {
+        if (table->queued == table->room) {
+            if (p->queued + table->queued > PROBE_MOST_QUEUED) return PROBE_CROWDED;
+            if (!queue_grow(table)) return PROBE_FAILED_MEMORY;
+        }
+        uint32_t before = table->queued;
+        struct probe_bucket *bucket = &table->ahead[table->ahead_count++];
+        bucket->key = queue_next(table);
+        bucket->start = UINT64_MAX;
+        p->queued += table->queued - before;
+        __builtin_prefetch(bucket_place(index, t, bucket_of(bucket->key.key, &index->substring[t])));
+    }
+    for (uint32_t i = 0; i < table->ahead_count && i < (fresh ? fresh : 1); i++) {
+        struct probe_bucket *bucket = &table->ahead[i];
+        if (bucket->start == UINT64_MAX) {
+            uint32_t number = bucket_of(bucket->key.key, &index->substring[t]);
+            if (!bucket_range(index, t, number, &bucket->start, &bucket->stop)) return PROBE_FAILED_CORRUPT;
+            __builtin_prefetch(index->postings + 4 * bucket->start);
+            if (index->entries) __builtin_prefetch(index->entries + bucket->start * index->code_bytes);
+        } else if (i == 1 && !index->entries) {
+            uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
+            for (uint64_t at = bucket->start; at < stop; at++)
+                __builtin_prefetch(index->codes + load32(index->postings + 4 * at) * (uint64_t)index->code_bytes);
+        }
+    }
+    return PROBE_PAUSED;
+}
+
+enum probe_result probe_run(struct probe *p, struct collector *c, uint64_t effort) {
+    uint64_t start = p->buckets * BUCKET_EFFORT + p->candidates;
+    while (p->bound <= c->limit && !(collect_full(c) && c->count == 0)) {
+        if (p->buckets * BUCKET_EFFORT + p->candidates - start >= effort) return PROBE_PAUSED;
+        uint32_t t = p->turn;
+        struct probe_table *table = &p->tables[t];
+        enum probe_result result = look_ahead(p, t);
+        if (result != PROBE_PAUSED) return result;
+
+        struct probe_bucket bucket = table->ahead[0];
+        if (!search_bucket(p, c, t, &bucket)) return PROBE_FAILED_CORRUPT;
+        memmove(table->ahead, table->ahead + 1, sizeof *table->ahead * --table->ahead_count);
+        struct probe_key next;
+        if (frontier(table, &next)) p->bound += next.cost - bucket.key.cost;
+        else p->bound = UINT64_MAX; /* this table has shown every code */
+        p->turn = t + 1 < p->index->meta.tables ? t + 1 : 0;
+    }
+    return PROBE_DONE;
+}

@@ -1,0 +1,160 @@
+/* The sweep's scaffolding: plane order, look-up tables, verification. See sweep.h. */
+#include "sweep.h"
+
+#include "memory.h"
+
+enum { PREFETCH_MOST = 16, SAMPLE_BLOCKS = 24 };
+
+#define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
+
+static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
+    const wh_index *index = s->index;
+    size_t planes = index->planes;
+    double expected[WH_MAX_BITS / 4];
+    for (size_t p = 0; p < planes; p++) {
+        double sum = 0;
+        for (uint32_t i = 4 * (uint32_t)p; i < 4 * p + 4 && i < index->meta.bits; i++) {
+            double ones = index->frequency[i] / 65535.0;
+            sum += (double)delta[i] * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
+        }
+        expected[p] = sum;
+    }
+    for (size_t p = 0; p < planes; p++) { /* insertion sort: few, and often nearly in order */
+        size_t at = p;
+        for (; at > 0 && expected[s->plane[at - 1]] < expected[p]; at--) s->plane[at] = s->plane[at - 1];
+        s->plane[at] = (uint32_t)p;
+    }
+    for (size_t at = 0; at < planes; at++) s->order[at] = s->plane[at] * 64;
+}
+
+int sweep_init(struct sweep *s, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
+               const uint64_t *delta) {
+    size_t planes = index->planes;
+    s->index = index;
+    s->distance = distance;
+    s->kernels = *sweep_kernels_for(index->simd);
+    s->wide = planes >= SWEEP_WIDE_FROM;
+    s->limit = UINT64_MAX;
+    s->order = wh_malloc(sizeof *s->order * planes);
+    s->plane = wh_malloc(sizeof *s->plane * planes);
+    s->lut = wh_calloc((planes + 3) / 4 * 4, 16);
+    if (!s->order || !s->plane || !s->lut) return WH_MEMORY;
+    order_planes(s, optimum, delta);
+    /* The wide sums' step: the plane cost at nine tenths of the planes spans a look-up; dearer planes are cut off
+     * there, which keeps the sum a lower bound. */
+    uint64_t most[WH_MAX_BITS / 4];
+    if (s->wide) {
+        for (size_t p = 0; p < planes; p++) {
+            uint64_t largest = 0;
+            for (int x = 0; x < 16; x++)
+                if (distance->nibble[p * 16 + (size_t)x] > largest) largest = distance->nibble[p * 16 + (size_t)x];
+            size_t at = p;
+            for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
+            most[at] = largest;
+        }
+        s->largest = most[planes * 9 / 10];
+    }
+    return WH_OK;
+}
+
+void sweep_free(struct sweep *s) {
+    wh_free(s->order);
+    wh_free(s->plane);
+    wh_free(s->lut);
+    s->order = s->plane = NULL;
+    s->lut = NULL;
+}
+
+/* Scale the costs so that the limit becomes the largest sum that is not out.
+ *
+ * Proof that a code within the limit stays in: with scale <= top / limit (1 - 2^-50), its plane costs c_p satisfy
+ * sum floor(fl(c_p x scale)) <= sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
+static void quantise(struct sweep *s, uint64_t limit) {
+    size_t planes = s->index->planes;
+    uint32_t top = 254, cap = 255;
+    double scale;
+    s->limit = limit;
+    if (s->wide) {
+        cap = 63;
+        scale = s->largest ? cap / (double)s->largest : 1;
+        double sum = (double)limit * scale;
+        if (sum > 65534) scale = 65534 / (double)limit;
+        scale *= 1 - 0x1p-50;
+        sum = (double)limit * scale * (1 + 0x1p-40) + 1;
+        s->wide_limit = sum >= 65534 ? 65534 : (uint16_t)sum;
+        top = s->wide_limit;
+    } else {
+        scale = limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost is out */
+    }
+    uint64_t reach = 0;
+    s->check_from = planes + 4;
+    for (size_t at = 0; at < planes; at++) {
+        const uint64_t *cost = s->distance->nibble + (size_t)s->plane[at] * 16;
+        uint32_t most = 0;
+        for (int x = 0; x < 16; x++) {
+            double scaled = (double)cost[x] * scale;
+            uint32_t step = scaled >= cap ? cap : (uint32_t)scaled;
+            s->lut[at * 16 + (size_t)x] = (uint8_t)step;
+            if (step > most) most = step;
+        }
+        reach += most;
+        if (reach > top && s->check_from > planes) s->check_from = s->wide ? (at + 4) / 4 * 4 : (at + 2) / 2 * 2;
+    }
+}
+
+static void verify(struct sweep *s, struct collector *c, size_t count) {
+    const wh_index *index = s->index;
+    s->candidates += count;
+    for (size_t i = 0; i < count; i++)
+        __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t row = s->survivors[i];
+        if (row >= index->meta.n) continue; /* the last block's padding */
+        s->verified++;
+        uint64_t d = distance_of(s->distance, index->codes + (uint64_t)row * index->code_bytes);
+        if (d <= c->limit) collect_offer(c, (struct hit){d, row_id(index, row)});
+    }
+}
+
+static size_t run_kernel(struct sweep *s, size_t first, size_t last, size_t *survivors) {
+    size_t prefetch = s->blocks ? (size_t)(s->planes_read / s->blocks) : 4;
+    struct sweep_job job = {.blocks = s->index->blocks,
+                            .planes = s->index->planes,
+                            .order = s->order,
+                            .lut = s->lut,
+                            .check_from = s->check_from,
+                            .prefetch = prefetch < PREFETCH_MOST ? prefetch : PREFETCH_MOST,
+                            .limit = s->wide_limit,
+                            .first = first,
+                            .last = last,
+                            .survivors = s->survivors};
+    if (job.prefetch > job.planes) job.prefetch = job.planes;
+    size_t next = (s->wide ? s->kernels.wide : s->kernels.narrow)(&job);
+    s->blocks += next - first;
+    s->planes_read += job.planes_read;
+    *survivors = job.count;
+    return next;
+}
+
+void sweep_run(struct sweep *s, struct collector *c, size_t last) {
+    if (last > s->index->blocks_count) last = s->index->blocks_count;
+    while (s->next < last) {
+        size_t count;
+        uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
+        if (limit < s->limit - s->limit / 32) quantise(s, limit); /* sharpen the filter as the limit falls */
+        s->next = run_kernel(s, s->next, last, &count);
+        verify(s, c, count);
+    }
+}
+
+uint64_t sweep_sample(struct sweep *s, uint64_t limit) {
+    size_t blocks = s->index->blocks_count, step = blocks / SAMPLE_BLOCKS, count;
+    struct sweep before = {.blocks = s->blocks, .planes_read = s->planes_read};
+    if (step == 0) return s->index->planes * 256;
+    quantise(s, limit);
+    for (size_t i = 0; i < SAMPLE_BLOCKS; i++) run_kernel(s, i * step, i * step + 1, &count);
+    uint64_t planes = (s->planes_read - before.planes_read) * 256 / SAMPLE_BLOCKS;
+    s->blocks = before.blocks;
+    s->planes_read = before.planes_read;
+    return planes;
+}

@@ -1,0 +1,85 @@
+#ifndef WHAMMING_SWEEP_H
+#define WHAMMING_SWEEP_H
+/* The sweep: a SIMD pass over the blocks (arrays.h) that is exact and leaves most of them early.
+ *
+ * Filter. Each plane's 16 costs are scaled and rounded *down* to a byte, so that a sum of them is a lower bound of the
+ * code's scaled distance. With the scale chosen so that the collector's limit becomes 254, a code within the
+ * limit never reaches 255; a lane at 255 (sums saturate there) is out, and a block whose 128 lanes are all out is left.
+ *
+ *      planes, most telling first          128 lanes of 8-bit sums
+ *      order[0]: look up 16 costs  ->  +=  [ 40  12  90 ... ]
+ *      order[1]: ...               ->  +=  [ 95 255 255 ... ]   every 2 planes: all 255? next block
+ *
+ * Long codes have so many planes that rounding down would lose too much of 254 steps: from WIDE_FROM planes on the
+ * sums have 16 bits (sums of 4 planes in a byte, then widened) and finer steps.
+ *
+ * Verification. What is left over is compared exactly, by the code itself.
+ *
+ * Order. A plane's expected cost, from the share of ones of each bit, tells how much of the limit it uses up: the
+ * largest goes first.
+ */
+#include "collect.h"
+#include "distance.h"
+
+enum {
+    SWEEP_SURVIVORS = 512,          /* rows that a kernel call may leave over */
+    SWEEP_PLANE_PICOSECONDS = 6000, /* a first guess at the cost of a plane; learned from then on */
+    SWEEP_WIDE_FROM = 72            /* planes */
+};
+
+/* One call of a kernel: blocks [first, last) until the survivors' room may not suffice for one more block. */
+struct sweep_job {
+    const uint8_t *blocks;
+    size_t planes;
+    const uint32_t *order; /* byte offset in the block of each plane, in visiting order */
+    const uint8_t *lut;    /* 16 bytes per plane, in visiting order; planes padded to a multiple of 4 */
+    size_t check_from;     /* no lane can be out before this many planes (a multiple of 2; of 4 if wide) */
+    size_t prefetch;       /* planes to prefetch of a block ahead */
+    uint16_t limit;        /* wide only: sums above it are out */
+    size_t first, last;
+    uint32_t *survivors;
+    size_t count;
+    uint64_t planes_read;
+};
+
+/* Runs the job; returns the first block not done. */
+typedef size_t sweep_kernel(struct sweep_job *job);
+
+struct sweep_kernels {
+    sweep_kernel *narrow; /* 8-bit sums */
+    sweep_kernel *wide;   /* 16-bit sums */
+};
+
+/* The kernels of an instruction set (enum wh_simd), or NULL where this build or machine has none. */
+const struct sweep_kernels *sweep_kernels_for(int level);
+
+struct sweep {
+    const wh_index *index;
+    const struct distance *distance;
+    struct sweep_kernels kernels;
+    int wide;
+    uint32_t *order;
+    uint32_t *plane; /* plane numbers in visiting order */
+    uint8_t *lut;
+    uint64_t limit;  /* that the lut was made for */
+    uint64_t largest; /* wide: the plane cost that one look-up's full range stands for */
+    size_t check_from;
+    uint16_t wide_limit;
+    size_t next;     /* block */
+    uint64_t blocks, planes_read, candidates, verified;
+    uint32_t survivors[SWEEP_SURVIVORS];
+};
+
+/* Make ready for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
+int sweep_init(struct sweep *sweep, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
+               const uint64_t *delta);
+void sweep_free(struct sweep *sweep);
+
+/* Sweep blocks from sweep->next up to `last` and offer what is found. */
+void sweep_run(struct sweep *sweep, struct collector *collector, size_t last);
+
+/* Planes that one block takes at the collector's present limit, times 256: measured on a few blocks of the index,
+ * offering nothing. */
+uint64_t sweep_sample(struct sweep *sweep, uint64_t limit);
+
+#endif

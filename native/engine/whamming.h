@@ -1,0 +1,228 @@
+#ifndef WHAMMING_H
+#define WHAMMING_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whamming's engine: exact nearest neighbours of binary codes by weighted Hamming distance.
+ *
+ * The engine knows three things:
+ *
+ *   arrays   flat, position-independent bytes that hold an index; built once, never changed. They may live in RAM
+ *            or in a memory map: the engine borrows them and reads them in place.
+ *   index    an opened, checked view of such arrays. Immutable; any number of threads may share it.
+ *   cursor   one query at work. Owns all of the query's scratch; one thread at a time may use it.
+ *
+ * Exactness. A query's costs are rounded once to integers (wh_costs_round). From there on every sum, bound, tie and
+ * stop rule is integer arithmetic; the answer is the total order by (distance, id), the same for every plan, array
+ * layout, instruction set and thread count. All sums stay within 2^53, so that a distance handed out as a double is
+ * that integer over a power of two without any rounding, and the order of the doubles is the order of the integers.
+ *
+ * Codes. Bit i of a code is byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored.
+ *
+ * Failures. Functions return WH_OK or another wh_status and leave their out-pointers untouched on failure, unless
+ * they say otherwise. No function calls back, prints, or keeps global state that a caller could observe.
+ */
+
+enum wh_status {
+    WH_OK = 0,
+    WH_MEMORY = 1,    /* an allocation failed; nothing was changed */
+    WH_ARGUMENT = 2,  /* an argument is outside the range its comment gives */
+    WH_NOT_FINITE = 3, /* a cost is NaN or infinite */
+    WH_CORRUPT = 4,   /* the arrays contradict themselves; the index must not be trusted */
+    WH_VERSION = 5,   /* the arrays were written in a format that this build does not read */
+    WH_NO_TABLES = 6, /* the probe plan was asked of an index without tables */
+    WH_TOO_LARGE = 7  /* n x tables does not fit the single layout (2^32 postings) */
+};
+
+/* A sentence for people. Never NULL; the text is static. */
+const char *wh_status_text(int status);
+
+enum wh_limits {
+    WH_MAX_BITS = 4096,          /* the longest code */
+    WH_MAX_SUBSTRING_BITS = 32,  /* the longest substring of a table */
+    WH_MAX_TABLES = 4096,        /* the most tables of one index */
+    WH_BLOCK_CODES = 128,        /* codes per block of the sweep's array */
+    WH_FORMAT = 1                /* the arrays' format version */
+};
+
+/* -- Costs ---------------------------------------------------------------------------------------------------------
+ *
+ * A query is a table of bits x 2 finite doubles: the cost of a stored bit being 0, and of its being 1. A code's
+ * distance is the sum over its bits. Rounding reduces the table to
+ *
+ *     distance(g) = (floor + sum of delta[i] over the bits where g differs from optimum) / 2^exponent
+ *
+ * with nonnegative integer deltas, which is all that the engine ever computes with.
+ */
+
+/* Round one table (bits x 2 doubles, row-major). exponent = 53 - x - ceil(log2(bits)) where every |cost| < 2^x, so
+ * that no sum leaves [-2^53, 2^53]; each cost becomes rint(cost x 2^exponent), ties to even. A bit whose two costs
+ * round alike has optimum 0 and delta 0.
+ *   optimum: ceil(bits / 8) bytes;  delta: bits values.
+ * Failures: WH_ARGUMENT (bits), WH_NOT_FINITE. Thread-safe. */
+int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_t *delta, int64_t *floor,
+                   int32_t *exponent);
+
+/* -- Arrays --------------------------------------------------------------------------------------------------------
+ * The byte layout of each array is described at the head of arrays.h.
+ */
+
+enum wh_array {
+    WH_META = 0,      /* sizes, layout, frequency of ones per bit */
+    WH_CODES = 1,     /* the codes, row by row */
+    WH_BLOCKS = 2,    /* the codes again, by planes of 4 bits: what the sweep reads */
+    WH_IDS = 3,       /* id of each row; empty where id = row */
+    WH_DIRECTORY = 4, /* where each bucket of the tables starts and ends */
+    WH_POSTINGS = 5,  /* rows, bucket by bucket */
+    WH_ENTRIES = 6,   /* the codes, bucket by bucket; empty for compact buckets */
+    WH_ARRAYS = 7
+};
+
+enum wh_layout { WH_MULTI = 0, WH_SINGLE = 1 };
+enum wh_buckets { WH_COMPACT = 0, WH_FAST = 1 };
+
+struct wh_arrays {
+    const void *data[7];
+    uint64_t size[7]; /* bytes */
+};
+
+struct wh_build_options {
+    uint32_t bits;           /* 1 .. WH_MAX_BITS */
+    uint32_t tables;         /* number of substrings; 0: no tables, sweep only. At most bits, and so many that no
+                                substring is longer than WH_MAX_SUBSTRING_BITS */
+    uint32_t layout;         /* enum wh_layout */
+    uint32_t buckets;        /* enum wh_buckets */
+    uint32_t reorder;        /* 1: place alike codes next to each other (faster); 0: keep the rows' order */
+    uint32_t threads;        /* 0 or 1: build on the calling thread */
+};
+
+/* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32).
+ * ids: n ids, or NULL for 0 .. n - 1. Ids need not be distinct or sorted; equal (distance, id) pairs come in no
+ * stated order. progress, if not NULL, is raised from 0 to 1000 as the work goes on, for another thread to read.
+ * The arrays are allocated with malloc and belong to the caller: wh_arrays_free.
+ * Peak memory: the finished arrays, plus 12 bytes per code and 8 bytes per bucket per thread.
+ * Failures: WH_ARGUMENT, WH_MEMORY, WH_TOO_LARGE. Thread-safe. */
+int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
+             volatile uint32_t *progress, struct wh_arrays *arrays);
+
+/* Free what wh_build allocated, and empty the struct. Not for borrowed arrays. */
+void wh_arrays_free(struct wh_arrays *arrays);
+
+/* -- Index --------------------------------------------------------------------------------------------------------- */
+
+typedef struct wh_index wh_index;
+
+struct wh_index_info {
+    uint64_t n;
+    uint32_t bits;
+    uint32_t tables;
+    uint32_t layout;
+    uint32_t buckets;
+    uint32_t reordered;
+    uint32_t explicit_ids;
+};
+
+/* Open an index over borrowed arrays, which must stay in place and unchanged until wh_index_close. Reads the meta
+ * array only, so that opening a large memory map is cheap. No later call reads outside the arrays whatever they hold:
+ * sizes are checked here, offsets and rows as they are met (WH_CORRUPT then).
+ * Failures: WH_CORRUPT, WH_VERSION, WH_MEMORY. */
+int wh_index_open(const struct wh_arrays *arrays, wh_index **index);
+void wh_index_close(wh_index *index); /* NULL is allowed. No cursor may be open. */
+void wh_index_describe(const wh_index *index, struct wh_index_info *info);
+
+/* -- Search -------------------------------------------------------------------------------------------------------- */
+
+enum wh_plan { WH_AUTO = 0, WH_PROBE = 1, WH_SWEEP = 2 };
+
+typedef struct wh_cursor wh_cursor;
+
+/* One query. Everything pointed to is copied by wh_cursor_open. */
+struct wh_search {
+    const uint8_t *optimum; /* as wh_costs_round gives them */
+    const uint64_t *delta;
+    int64_t floor;
+    int32_t exponent;
+    uint32_t plan;      /* enum wh_plan */
+    uint64_t k;         /* the most hits ever wanted; UINT64_MAX: as many as the caller asks for */
+    double radius;      /* only hits of distance <= radius; +infinity: all. Not NaN */
+    uint32_t resumed;   /* 1: only hits that come after (after_distance, after_id) in the total order */
+    double after_distance;
+    uint64_t after_id;
+};
+
+enum wh_stop {
+    WH_MORE = 0,      /* the capacity was filled; more hits may follow */
+    WH_EXHAUSTED = 1, /* every hit that k and radius admit has been handed out */
+    WH_BUDGET = 2,    /* the budget of this call ran out; call again to go on */
+    WH_CANCELLED = 3  /* wh_cursor_cancel was called */
+};
+
+struct wh_budget {
+    uint64_t candidates;  /* codes to compare in this call, about; 0: no limit */
+    uint64_t nanoseconds; /* time to spend in this call, about; 0: no limit */
+};
+
+struct wh_stats {
+    uint32_t plan;             /* the plan that finished, or is at work: WH_PROBE or WH_SWEEP */
+    uint32_t switched;         /* 1: began by probing and went over to the sweep */
+    uint32_t rounds;           /* passes over the index; more than 1 only past 65,536 hits or in unlimited iteration */
+    uint32_t reserved;
+    uint64_t buckets;          /* buckets probed */
+    uint64_t buckets_nonempty; /* of them, not empty */
+    uint64_t candidates;       /* codes met in buckets, or left over by the sweep's filter */
+    uint64_t verified;         /* codes whose exact distance was computed */
+    uint64_t blocks;           /* blocks swept */
+    uint64_t planes;           /* planes of blocks read, 64 bytes each */
+    uint64_t nanoseconds;      /* time spent inside the engine */
+};
+
+/* Start a search. Memory of a cursor, all of it freed by wh_cursor_close: 24 bytes x min(k, n, 65536), plus the
+ * query's tables (at most 40 bits' worth of 256 KiB), plus while probing at most 24 MiB of queues.
+ * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
+int wh_cursor_open(const wh_index *index, const struct wh_search *search, wh_cursor **cursor);
+void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
+
+/* Hand out the next hits: at most capacity of them, each proven to be the next in the total order by (distance, id).
+ * Returns as soon as at least one hit is proven and `eager` is not 0; else fills the capacity if it can.
+ * *count and *stop (enum wh_stop) are always set. budget may be NULL.
+ * Failures: WH_MEMORY, WH_CORRUPT; the cursor can then only be closed. */
+int wh_cursor_next(wh_cursor *cursor, size_t capacity, const struct wh_budget *budget, int eager, uint64_t *ids,
+                   double *distances, size_t *count, int *stop);
+
+/* The best hits known but not proven yet, in order, following those already handed out: what a search whose budget
+ * ran out can say beyond its proven prefix. Changes nothing. Failures: WH_MEMORY. */
+int wh_cursor_guess(const wh_cursor *cursor, size_t capacity, uint64_t *ids, double *distances, size_t *count);
+
+/* No hit that has not been handed out is nearer than this; +infinity once there are none. */
+double wh_cursor_bound(const wh_cursor *cursor);
+
+/* Make a running or later wh_cursor_next return WH_CANCELLED soon (well under a millisecond of work). The only
+ * function that another thread may call while the cursor is in use. */
+void wh_cursor_cancel(wh_cursor *cursor);
+
+void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
+
+/* -- Batches ------------------------------------------------------------------------------------------------------- */
+
+/* Top-k of q queries on `threads` threads (0 or 1: the calling one only). Queries that sweep share each pass over the
+ * blocks. Results go to row i of ids and distances (q x k); counts[i] of them are set. stats: q structs or NULL.
+ * cancel, if not NULL, may be set to 1 by another thread: the call then returns WH_OK with *cancel still 1 and
+ * the results unspecified. Every search must have k <= `k`. The first failure of any query is returned. */
+int wh_search_batch(const wh_index *index, const struct wh_search *searches, size_t q, size_t k, uint32_t threads,
+                    volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
+                    struct wh_stats *stats);
+
+/* -- Instruction sets ---------------------------------------------------------------------------------------------- */
+
+/* The sweep's kernels, best last. All give the same survivors. */
+enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };
+
+/* The kernel in use by default: the best that this machine runs. */
+int wh_simd_level(void);
+/* 1 if this machine runs the kernel. */
+int wh_simd_available(int level);
+/* Use this kernel for one index's searches from now on; WH_ARGUMENT where it is not available. For tests and
+ * benchmarks; not to be called while cursors of the index are at work. */
+int wh_index_use_simd(wh_index *index, int level);
+
+#endif

@@ -1,0 +1,352 @@
+"""An index of binary codes, and searching it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native._engine import ffi, lib
+from whamming.native.costs import Costs, as_codes, check_bits
+from whamming.native.cursor import UNLIMITED, Budget, Cursor, Plan, Stats, check_plan, fill_search, read_stats
+from whamming.native.errors import InvalidArgumentError, check
+
+Tables = Literal["single", "multi", "none"]
+Buckets = Literal["compact", "fast"]
+Simd = Literal["portable", "neon", "avx2", "avx512"]
+
+ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "directory", "postings", "entries")
+"""The flat arrays that an index consists of, in the engine's order."""
+
+_LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}
+_BUCKETS = {"compact": lib.WH_COMPACT, "fast": lib.WH_FAST}
+_SIMD: dict[Simd, int] = {
+    "portable": lib.WH_PORTABLE,
+    "neon": lib.WH_NEON,
+    "avx2": lib.WH_AVX2,
+    "avx512": lib.WH_AVX512,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search found. Unpacks to ``ids, distances``.
+
+    For one query the arrays are ``[k]``, cut to what was found; for a batch ``[q, k]``, rows padded past ``counts``
+    with id 2**64 - 1 and distance infinity.
+    """
+
+    ids: NDArray[np.uint64]
+    distances: NDArray[np.float64]
+    counts: NDArray[np.uint64]
+    """Hits per query."""
+    proven: NDArray[np.uint64]
+    """Leading hits per query that are final. Less than ``counts`` only where a budget ran out."""
+    exact: NDArray[np.bool_]
+    """Per query: all of its hits are proven, and no other could be among them."""
+    stats: tuple[Stats, ...]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Unpack to ``ids, distances``."""
+        yield self.ids
+        yield self.distances
+
+
+def choose_substring_bits(n: int, bits: int) -> int:
+    """Return the substring length that an index of ``n`` codes gets by default.
+
+    A key of log2(n) bits would meet one code per bucket on uniform codes. A few bits less probes fewer empty buckets
+    and needs a smaller directory, which measures faster on real codes.
+    """
+    return max(1, min(bits, 32, max(8, n.bit_length() - 4)))
+
+
+def available_simd() -> tuple[Simd, ...]:
+    """Return the instruction sets that this machine runs, slowest first."""
+    return tuple(name for name, level in _SIMD.items() if lib.wh_simd_available(level))
+
+
+class Index:
+    """An immutable index over flat arrays; any number of threads may search it at once.
+
+    Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], *, owner: object = None) -> None:
+        """Open an index over buffers by name; prefer :meth:`build` or :meth:`from_arrays`."""
+        self._owner = owner
+        self._buffers = {name: memoryview(arrays[name]).cast("B") for name in ARRAY_NAMES if name in arrays}
+        missing = [name for name in ARRAY_NAMES if name not in arrays]
+        if missing:
+            raise InvalidArgumentError(f"the arrays {', '.join(missing)} are missing; an index has all of {ARRAY_NAMES}")
+        borrowed = ffi.new("struct wh_arrays *")
+        self._pinned = [ffi.from_buffer(self._buffers[name]) for name in ARRAY_NAMES]
+        for i, name in enumerate(ARRAY_NAMES):
+            size = self._buffers[name].nbytes
+            borrowed.data[i] = ffi.cast("void *", self._pinned[i]) if size else ffi.NULL
+            borrowed.size[i] = size
+        handle = ffi.new("wh_index **")
+        check(lib.wh_index_open(borrowed, handle), "opening the index")
+        self._handle = ffi.gc(handle[0], lib.wh_index_close)
+        info = ffi.new("struct wh_index_info *")
+        lib.wh_index_describe(self._handle, info)
+        self.n: int = info.n
+        self.bits: int = info.bits
+        self.table_count: int = info.tables
+        self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]  # type: ignore[assignment]
+        self.buckets: Buckets = ("compact", "fast")[info.buckets]  # type: ignore[assignment]
+
+    @classmethod
+    def build(
+        cls,
+        codes: ArrayLike,
+        bits: int,
+        ids: ArrayLike | None = None,
+        tables: Tables = "single",
+        buckets: Buckets = "compact",
+        *,
+        substring_bits: int | None = None,
+        reorder: bool = True,
+        threads: int | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> Index:
+        """Build an index in RAM.
+
+        Parameters
+        ----------
+        codes : ``uint8 [n, ceil(bits / 8)]``; bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. n < 2**32.
+        bits : length of the codes, 1 to 4096.
+        ids : ``uint64 [n]``; by default 0 .. n - 1. Equal distances are ordered by id.
+        tables : ``"single"``: one directory for all substrings; ``"multi"``: one each; ``"none"``: sweep only.
+        buckets : ``"compact"`` keeps 4 bytes per code and substring; ``"fast"`` the whole code as well, which makes
+            probing several times faster on codes of 64 bits and more.
+        substring_bits : the longest substring, 1 to 32; by default from ``n``.
+        reorder : place alike codes next to each other. Costs 4 bytes per code where ``ids`` is not given.
+        threads : to build with; by default one per core.
+        progress : called now and then with the share done, 0.0 to 1.0.
+
+        Peak memory is the finished index plus 12 bytes per code and 8 bytes per bucket and thread.
+        """
+        check_bits(bits)
+        packed = as_codes(codes, bits)
+        n = len(packed)
+        if tables not in _LAYOUTS:
+            raise InvalidArgumentError(f"tables = {tables!r}; choose one of {get_args(Tables)}")
+        if buckets not in _BUCKETS:
+            raise InvalidArgumentError(f"buckets = {buckets!r}; choose one of {get_args(Buckets)}")
+        if n >= 2**32:
+            raise InvalidArgumentError(f"{n} codes; one index holds fewer than 2**32, split them over several")
+        length = choose_substring_bits(n, bits) if substring_bits is None else substring_bits
+        if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
+            raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")
+        count = 0 if tables == "none" else -(-bits // min(length, bits))
+        if tables == "single" and n * count >= 2**32:
+            raise InvalidArgumentError(
+                f"{n} codes x {count} substrings exceed the 2**32 postings of a single table; use tables='multi'"
+            )
+        own_ids = None if ids is None else _as_ids(ids, n)
+        options = ffi.new(
+            "struct wh_build_options *",
+            {
+                "bits": bits,
+                "tables": count,
+                "layout": _LAYOUTS[tables],
+                "buckets": _BUCKETS[buckets],
+                "reorder": int(reorder),
+                "threads": _threads(threads),
+            },
+        )
+        arrays = ffi.new("struct wh_arrays *")
+        done = ffi.new("uint32_t *")
+        status: list[int] = []
+
+        def work() -> None:
+            pointer = ffi.NULL if own_ids is None else ffi.cast("uint64_t *", own_ids.ctypes.data)
+            code_pointer = ffi.cast("uint8_t *", packed.ctypes.data)
+            status.append(lib.wh_build(code_pointer, n, pointer, options, done, arrays))
+
+        if progress is None:
+            work()
+        else:
+            thread = Thread(target=work, name="whamming-build")
+            thread.start()
+            while thread.is_alive():
+                thread.join(0.1)
+                progress(done[0] / 1000)
+        check(status[0], f"building an index of {n} codes of {bits} bits")
+        owner = ffi.gc(arrays, lib.wh_arrays_free)
+        buffers = {
+            name: ffi.buffer(arrays.data[i], arrays.size[i]) if arrays.size[i] else b""
+            for i, name in enumerate(ARRAY_NAMES)
+        }
+        return cls(buffers, owner=owner)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Index:
+        """Open an index over buffers (bytes, numpy arrays, memory maps), read in place and kept alive, never copied.
+
+        The keys are :data:`ARRAY_NAMES`. Raises :class:`CorruptIndexError` where they are not what ``build`` made.
+        """
+        return cls(arrays)
+
+    @property
+    def arrays(self) -> dict[str, memoryview]:
+        """The index as flat read-only buffers, to be stored anywhere and opened with :meth:`from_arrays`."""
+        return {name: buffer.toreadonly() for name, buffer in self._buffers.items()}
+
+    @property
+    def storage(self) -> dict[str, int]:
+        """Bytes per array."""
+        return {name: buffer.nbytes for name, buffer in self._buffers.items()}
+
+    def __len__(self) -> int:
+        """Return the number of codes."""
+        return self.n
+
+    def __repr__(self) -> str:
+        """Describe the index in a line."""
+        return f"Index({self.n} x {self.bits} bits, tables={self.tables!r}, buckets={self.buckets!r})"
+
+    def search(
+        self,
+        costs: Costs,
+        k: int = 10,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        *,
+        budget: Budget | None = None,
+        threads: int | None = None,
+    ) -> Answer:
+        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly.
+
+        Parameters
+        ----------
+        costs : one query or a batch.
+        k : how many; fewer come back where the index, the radius or the budget has no more.
+        radius : only hits of at most this distance.
+        plan : ``"auto"`` chooses; all plans give the same answer.
+        budget : stop early; the answer then says how many leading hits are proven.
+        threads : for batches; by default one per core.
+        """
+        self._check_costs(costs)
+        if not 0 <= k < 2**31:
+            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
+        check_plan(plan, self.tables)
+        columns = min(k, self.n)
+        q = len(costs)
+        ids = np.full((q, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
+        distances = np.full((q, columns), np.inf)
+        counts = np.zeros(q, dtype=np.uint64)
+        proven = counts
+        stats: tuple[Stats, ...]
+        exact = np.ones(q, dtype=bool)
+        if budget is None:
+            stats = self._search_batch(costs, columns, radius, plan, _threads(threads), ids, distances, counts)
+        else:
+            proven = np.zeros(q, dtype=np.uint64)
+            collected = []
+            for i in range(q):
+                with Cursor(self, costs[i], k=columns, radius=radius, plan=plan) as cursor:
+                    found, far = cursor.next(columns, budget=budget)
+                    proven[i] = len(found)
+                    exact[i] = cursor.exhausted or len(found) == columns
+                    guess, guess_far = cursor.guess(columns - len(found))
+                    row = np.concatenate([found, guess])
+                    ids[i, : len(row)] = row
+                    distances[i, : len(row)] = np.concatenate([far, guess_far])
+                    counts[i] = len(row)
+                    collected.append(cursor.stats)
+            stats = tuple(collected)
+        if costs.single:
+            found_count = int(counts[0])
+            return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
+        return Answer(ids, distances, counts, proven, exact, stats)
+
+    def cursor(
+        self,
+        costs: Costs,
+        k: int | None = None,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        *,
+        after: tuple[float, int] | None = None,
+    ) -> Cursor:
+        """Start a search of one query whose hits are handed out as they are proven.
+
+        ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
+        """
+        self._check_costs(costs)
+        if len(costs) != 1:
+            raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
+        if k is not None and not 0 <= k < 2**63:
+            raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+        check_plan(plan, self.tables)
+        return Cursor(self, costs, k=UNLIMITED if k is None else k, radius=radius, plan=plan, after=after)
+
+    def use_simd(self, simd: Simd) -> None:
+        """Search with one instruction set from now on. For tests and benchmarks; no cursor may be at work."""
+        if simd not in available_simd():
+            raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
+        check(lib.wh_index_use_simd(self._handle, _SIMD[simd]), f"choosing {simd}")
+
+    def _check_costs(self, costs: Costs) -> None:
+        if costs.bits != self.bits:
+            raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
+
+    def _search_batch(
+        self,
+        costs: Costs,
+        k: int,
+        radius: float | None,
+        plan: Plan,
+        threads: int,
+        ids: NDArray[np.uint64],
+        distances: NDArray[np.float64],
+        counts: NDArray[np.uint64],
+    ) -> tuple[Stats, ...]:
+        q = len(costs)
+        searches = ffi.new("struct wh_search[]", q)
+        for i in range(q):
+            fill_search(searches[i], costs, i, k, radius, plan, None)
+        raw_stats = ffi.new("struct wh_stats[]", q)
+        check(
+            lib.wh_search_batch(
+                self._handle,
+                searches,
+                q,
+                k,
+                threads,
+                ffi.NULL,
+                ffi.cast("uint64_t *", ids.ctypes.data),
+                ffi.cast("double *", distances.ctypes.data),
+                ffi.cast("uint64_t *", counts.ctypes.data),
+                raw_stats,
+            ),
+            f"searching {q} queries",
+        )
+        return tuple(read_stats(raw_stats[i]) for i in range(q))
+
+
+def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:
+    array = np.asarray(ids)
+    if array.shape != (n,):
+        raise InvalidArgumentError(f"ids have shape {array.shape}; {n} codes need [{n}]")
+    if array.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers of 0 to 2**64 - 1")
+    if array.dtype.kind == "i" and n and array.min() < 0:
+        row = int(array.argmin())
+        raise InvalidArgumentError(f"id {array[row]} of row {row} is negative; ids are 0 to 2**64 - 1")
+    return np.ascontiguousarray(array, dtype=np.uint64)
+
+
+def _threads(threads: int | None) -> int:
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= threads <= 256:
+        raise InvalidArgumentError(f"threads = {threads}; it must be 1 to 256")
+    return threads

@@ -1,0 +1,206 @@
+"""The codes and costs that the benchmarks run on: real data where it is present, clusters made here otherwise.
+
+Every data set is ``(codes, bits, costs)``: packed codes ``uint8 [n, ceil(bits / 8)]`` and, per query, the b x 2
+table of costs. Derived codes (ITQ, LSH, folded fingerprints, clusters) are computed once and kept in a cache folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("WHAMMING_DATA", ROOT.parent / "shared" / "data"))
+CACHE = Path(os.environ.get("WHAMMING_BENCH_CACHE", ROOT / "build" / "bench-data"))
+QUERIES = 1000
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Codes to search, and one b x 2 cost table per query."""
+
+    name: str
+    bits: int
+    codes: Bytes
+    costs: Floats
+    real: bool
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+class MissingDataError(Exception):
+    """The files that a data set is derived from are not on this machine."""
+
+
+def load(name: str) -> Dataset:
+    """Return the named data set, deriving and caching it at its first use."""
+    if name not in RECIPES:
+        raise ValueError(f"data set {name!r} is unknown; choose one of {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    stem = CACHE / name
+    if not stem.with_suffix(".costs.npy").exists():
+        codes, costs = recipe.make()
+        CACHE.mkdir(parents=True, exist_ok=True)
+        np.save(stem.with_suffix(".codes.npy"), codes)
+        np.save(stem.with_suffix(".costs.npy"), costs)
+    return Dataset(
+        name,
+        recipe.bits,
+        np.load(stem.with_suffix(".codes.npy")),
+        np.load(stem.with_suffix(".costs.npy")),
+        recipe.real,
+    )
+
+
+def missing(name: str) -> str | None:
+    """Say which file keeps the named data set from being derived, or None where nothing is missing."""
+    source = RECIPES[name].source
+    if source is None or (DATA / source).exists():
+        return None
+    return f"{source} is not in {DATA} (set WHAMMING_DATA to the folder that holds it)"
+
+
+def _read(source: str) -> NDArray[np.generic]:
+    path = DATA / source
+    if not path.exists():
+        raise MissingDataError(f"{path} does not exist; set WHAMMING_DATA to the folder that holds it")
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            return np.asarray(np.load(file))
+    if path.suffix == ".xz":
+        with lzma.open(path) as file:
+            return np.asarray(np.load(file))
+    return np.asarray(np.load(path))
+
+
+def pack(bits: NDArray[np.bool_]) -> Bytes:
+    """Pack rows of booleans, bit i to byte i >> 3 under the mask 1 << (i & 7)."""
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def unpack(codes: Bytes, bits: int) -> Bytes:
+    """Undo pack(): one uint8 0 or 1 per bit."""
+    return np.unpackbits(codes, axis=1, bitorder="little", count=bits)
+
+
+# -- recipes ----------------------------------------------------------------------------------------------------------
+
+
+def _gist() -> tuple[Bytes, Floats]:
+    base = _read("gist1m_itq32/base.npy").view(np.uint8).reshape(-1, 4)
+    query = _read("gist1m_itq32/query.npy").view(np.uint8).reshape(-1, 4)
+    weights = np.asarray(_read("gist1m_itq32/weights.npy"), dtype=np.float64)  # by q XOR g
+    q = unpack(query, 32)
+    costs = np.empty_like(weights)
+    for value in (0, 1):
+        costs[:, :, value] = np.take_along_axis(weights, (q ^ value)[:, :, None].astype(np.int64), axis=2)[:, :, 0]
+    return base, costs
+
+
+def _project(x: NDArray[np.generic], mean: Floats, basis: Floats) -> NDArray[np.float32]:
+    out = np.empty((len(x), basis.shape[1]), dtype=np.float32)
+    for start in range(0, len(x), 100_000):
+        part = slice(start, start + 100_000)
+        out[part] = (x[part].astype(np.float32) - mean.astype(np.float32)) @ basis.astype(np.float32)
+    return out
+
+
+def _asymmetric(base: NDArray[np.float32], query: NDArray[np.float32]) -> tuple[Bytes, Floats]:
+    """Sign bits of the projections, and costs (p_i(q) - E[p_i | bit = v])^2."""
+    ones = base > 0
+    count = np.maximum(ones.sum(axis=0), 1)
+    mean1 = np.where(ones, base, 0).sum(axis=0, dtype=np.float64) / count
+    mean0 = np.where(ones, 0, base).sum(axis=0, dtype=np.float64) / np.maximum((~ones).sum(axis=0), 1)
+    q = query.astype(np.float64)
+    return pack(ones), np.stack([(q - mean0) ** 2, (q - mean1) ** 2], axis=2)
+
+
+def _sift(encoder: str, bits: int) -> tuple[Bytes, Floats]:
+    base = _read("flickr_sift1m.base.npy.gz")
+    query = _read("flickr_sift1m.query.npy.gz")[:QUERIES]
+    rng = np.random.default_rng(2024)
+    base = base[rng.permutation(len(base))]  # rows come grouped by photo
+    mean = base.mean(axis=0, dtype=np.float64)
+    if encoder == "lsh":
+        basis = rng.standard_normal((base.shape[1], bits))
+    else:
+        sample = base[:100_000].astype(np.float64) - mean
+        _, vectors = np.linalg.eigh(sample.T @ sample)
+        principal = vectors[:, ::-1][:, :bits]
+        projected = sample @ principal
+        rotation = np.linalg.qr(rng.standard_normal((bits, bits)))[0]
+        for _ in range(50):
+            target = np.where(projected @ rotation > 0, 1.0, -1.0)
+            left, _, right = np.linalg.svd(target.T @ projected)
+            rotation = (left @ right).T
+        basis = principal @ rotation
+    return _asymmetric(_project(base, mean, basis), _project(query, mean, basis))
+
+
+def _morgan(bits: int) -> tuple[Bytes, Floats]:
+    fold = 1024 // bits
+    base, query = (
+        np.bitwise_or.reduce(np.asarray(_read(f), dtype=np.uint8).reshape(-1, fold, bits // 8), axis=1)
+        for f in ("zinc_morgan1024.base.npy.xz", "zinc_morgan1024.query.npy.gz")
+    )
+    query = query[:QUERIES]
+    frequency = unpack(base[:200_000], bits).mean(axis=0, dtype=np.float64)
+    idf = np.abs(np.log((frequency + 1e-5) / (1 - frequency + 1e-5)))
+    q = unpack(query, bits).astype(np.float64)
+    return base, np.stack([q * idf, (1 - q) * idf], axis=2)
+
+
+def _clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
+    """Codes around n / 100 random centres, each bit flipped with probability 1 / 8; queries are noisy members."""
+    rng = np.random.default_rng(bits)
+    centres = rng.integers(0, 256, (n // 100, bits // 8), dtype=np.uint8)
+
+    def noisy(rows: Bytes) -> Bytes:
+        noise = rng.integers(0, 256, (3, *rows.shape), dtype=np.uint8)
+        return rows ^ np.bitwise_and.reduce(noise, axis=0)
+
+    codes = np.concatenate([noisy(centres[rng.integers(0, len(centres), 250_000)]) for _ in range(n // 250_000)])
+    query = noisy(codes[rng.integers(0, n, QUERIES)])
+    weights = np.abs(rng.standard_normal((QUERIES, bits)))
+    q = unpack(query, bits)
+    return codes, np.stack([weights * q, weights * (1 - q)], axis=2)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make one data set, and the file it needs."""
+
+    bits: int
+    source: str | None
+    make: Callable[[], tuple[Bytes, Floats]]
+
+    @property
+    def real(self) -> bool:
+        return self.source is not None
+
+
+_SIFT = "flickr_sift1m.base.npy.gz"
+_ZINC = "zinc_morgan1024.base.npy.xz"
+
+RECIPES: dict[str, Recipe] = {
+    "gist-itq32": Recipe(32, "gist1m_itq32/base.npy", _gist),
+    "sift-itq64": Recipe(64, _SIFT, lambda: _sift("itq", 64)),
+    "sift-lsh64": Recipe(64, _SIFT, lambda: _sift("lsh", 64)),
+    "sift-itq128": Recipe(128, _SIFT, lambda: _sift("itq", 128)),
+    "sift-lsh128": Recipe(128, _SIFT, lambda: _sift("lsh", 128)),
+    "morgan256": Recipe(256, _ZINC, lambda: _morgan(256)),
+    "morgan1024": Recipe(1024, _ZINC, lambda: _morgan(1024)),
+    "clusters64": Recipe(64, None, lambda: _clusters(10_000_000, 64)),
+    "clusters128": Recipe(128, None, lambda: _clusters(10_000_000, 128)),
+}
