@@ -16,7 +16,7 @@ from setuptools.build_meta import *
 
 NATIVE = Path(__file__).resolve().parent
 
-BINDINGS = {"_engine": "engine/whamming.h"}
+BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h"}
 """Module name within ``whamming.native`` -> the header that declares it."""
 
 
@@ -43,16 +43,16 @@ def write_bindings() -> None:
 def build_wheel(*args: Any, **kwargs: Any) -> str:
     """Build a wheel (PEP 517)."""
     write_bindings()
-    return build_meta.build_wheel(*args, **kwargs)
+    return str(build_meta.build_wheel(*args, **kwargs))
 
 
 def build_editable(*args: Any, **kwargs: Any) -> str:
     """Build an editable wheel (PEP 660)."""
     write_bindings()
-    return build_meta.build_editable(*args, **kwargs)
+    return str(build_meta.build_editable(*args, **kwargs))
 
 
 def build_sdist(*args: Any, **kwargs: Any) -> str:
     """Build a source distribution (PEP 517)."""
     write_bindings()
-    return build_meta.build_sdist(*args, **kwargs)
+    return str(build_meta.build_sdist(*args, **kwargs))

@@ -128,7 +128,7 @@ class Costs:
 
     @classmethod
     def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
-        """Plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``; ``bits`` defaults to 8 a byte."""
+        """Plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``; by default 8 bits a byte."""
         width = np.asarray(code).shape[-1] if np.ndim(code) else 0
         return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
 

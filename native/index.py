@@ -20,8 +20,13 @@ Tables = Literal["single", "multi", "none"]
 Buckets = Literal["compact", "fast"]
 Simd = Literal["portable", "neon", "avx2", "avx512"]
 
-ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "directory", "postings", "entries")
+ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "groups", "directory", "postings", "entries")
 """The flat arrays that an index consists of, in the engine's order."""
+
+WHOLLY_COVERED: Final = 256
+LONG_COVERED: Final = 128
+"""Codes longer than WHOLLY_COVERED bits have tables over their first LONG_COVERED bits only: such searches sweep, and a
+few tables are enough to start them with good candidates."""
 
 _LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}
 _BUCKETS = {"compact": lib.WH_COMPACT, "fast": lib.WH_FAST}
@@ -83,7 +88,9 @@ class Index:
         self._buffers = {name: memoryview(arrays[name]).cast("B") for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
-            raise InvalidArgumentError(f"the arrays {', '.join(missing)} are missing; an index has all of {ARRAY_NAMES}")
+            raise InvalidArgumentError(
+                f"the arrays {', '.join(missing)} are missing; an index has all of {ARRAY_NAMES}"
+            )
         borrowed = ffi.new("struct wh_arrays *")
         self._pinned = [ffi.from_buffer(self._buffers[name]) for name in ARRAY_NAMES]
         for i, name in enumerate(ARRAY_NAMES):
@@ -96,10 +103,11 @@ class Index:
         info = ffi.new("struct wh_index_info *")
         lib.wh_index_describe(self._handle, info)
         self.n: int = info.n
+        self.distinct: int = info.rows
         self.bits: int = info.bits
         self.table_count: int = info.tables
-        self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]  # type: ignore[assignment]
-        self.buckets: Buckets = ("compact", "fast")[info.buckets]  # type: ignore[assignment]
+        self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]
+        self.buckets: Buckets = ("compact", "fast")[info.buckets]
 
     @classmethod
     def build(
@@ -121,7 +129,7 @@ class Index:
         ----------
         codes : ``uint8 [n, ceil(bits / 8)]``; bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. n < 2**32.
         bits : length of the codes, 1 to 4096.
-        ids : ``uint64 [n]``; by default 0 .. n - 1. Equal distances are ordered by id.
+        ids : ``uint64 [n]``, distinct; by default 0 .. n - 1. Equal distances are ordered by id.
         tables : ``"single"``: one directory for all substrings; ``"multi"``: one each; ``"none"``: sweep only.
         buckets : ``"compact"`` keeps 4 bytes per code and substring; ``"fast"`` the whole code as well, which makes
             probing several times faster on codes of 64 bits and more.
@@ -130,7 +138,8 @@ class Index:
         threads : to build with; by default one per core.
         progress : called now and then with the share done, 0.0 to 1.0.
 
-        Peak memory is the finished index plus 12 bytes per code and 8 bytes per bucket and thread.
+        Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
+        a few bytes per bucket.
         """
         check_bits(bits)
         packed = as_codes(codes, bits)
@@ -144,7 +153,8 @@ class Index:
         length = choose_substring_bits(n, bits) if substring_bits is None else substring_bits
         if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")
-        count = 0 if tables == "none" else -(-bits // min(length, bits))
+        covered = bits if bits <= WHOLLY_COVERED else LONG_COVERED
+        count = 0 if tables == "none" else -(-covered // min(length, covered))
         if tables == "single" and n * count >= 2**32:
             raise InvalidArgumentError(
                 f"{n} codes x {count} substrings exceed the 2**32 postings of a single table; use tables='multi'"
@@ -155,6 +165,7 @@ class Index:
             {
                 "bits": bits,
                 "tables": count,
+                "covered": covered,
                 "layout": _LAYOUTS[tables],
                 "buckets": _BUCKETS[buckets],
                 "reorder": int(reorder),
@@ -341,7 +352,12 @@ def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:
     if array.dtype.kind == "i" and n and array.min() < 0:
         row = int(array.argmin())
         raise InvalidArgumentError(f"id {array[row]} of row {row} is negative; ids are 0 to 2**64 - 1")
-    return np.ascontiguousarray(array, dtype=np.uint64)
+    own = np.ascontiguousarray(array, dtype=np.uint64)
+    ordered = np.sort(own)
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(twice):
+        raise InvalidArgumentError(f"id {ordered[twice[0]]} is given more than once; ids must be distinct")
+    return own
 
 
 def _threads(threads: int | None) -> int:

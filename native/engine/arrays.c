@@ -8,7 +8,7 @@ void substrings_fill(struct substring *substring, const struct meta *meta) {
     uint32_t m = meta->tables, first = 0;
     uint64_t place = 0;
     for (uint32_t t = 0; t < m; t++) {
-        uint32_t length = meta->bits / m + (t < meta->bits % m);
+        uint32_t length = meta->covered / m + (t < meta->covered % m);
         uint32_t longest = meta->layout == WH_SINGLE ? substring[0].length : length; /* one directory for all */
         if (t == 0) longest = length;
         uint32_t d = longest < meta->directory_bits ? longest : meta->directory_bits;
@@ -20,19 +20,20 @@ void substrings_fill(struct substring *substring, const struct meta *meta) {
 }
 
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
-    uint64_t n = meta->n, b = code_bytes_of(meta->bits), m = meta->tables;
-    uint64_t blocks = (n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES;
+    uint64_t n = meta->n, rows = meta->rows, b = code_bytes_of(meta->bits), m = meta->tables;
+    uint64_t blocks = (rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES;
     size[WH_META] = sizeof(struct meta) + 2 * (uint64_t)meta->bits;
-    size[WH_CODES] = n * b + 8;
+    size[WH_CODES] = rows * b + 8;
     size[WH_BLOCKS] = blocks * planes_of(meta->bits) * 64;
     size[WH_IDS] = n * meta->id_bytes;
-    size[WH_POSTINGS] = m * n * 4;
-    size[WH_ENTRIES] = m && meta->buckets == WH_FAST ? m * n * b + 8 : 0;
+    size[WH_GROUPS] = rows < n ? 4 * (rows + 1) : 0;
+    size[WH_POSTINGS] = m * rows * 4;
+    size[WH_ENTRIES] = m && meta->buckets == WH_FAST ? m * rows * b + 8 : 0;
     size[WH_DIRECTORY] = 0;
     if (m == 0) return;
-    uint32_t longest = meta->bits / (uint32_t)m + (meta->bits % m != 0);
-    uint32_t shortest = meta->bits / (uint32_t)m;
-    uint64_t longer = meta->bits % m, d = meta->directory_bits;
+    uint32_t longest = meta->covered / (uint32_t)m + (meta->covered % m != 0);
+    uint32_t shortest = meta->covered / (uint32_t)m;
+    uint64_t longer = meta->covered % m, d = meta->directory_bits;
     uint64_t places = UINT64_C(1) << (longest < d ? longest : d);
     uint64_t places_short = UINT64_C(1) << (shortest < d ? shortest : d);
     if (meta->layout == WH_MULTI) size[WH_DIRECTORY] = 4 * (longer * (places + 1) + (m - longer) * (places_short + 1));
@@ -42,8 +43,10 @@ void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
 
 static int meta_is_sound(const struct meta *meta) {
     uint32_t m = meta->tables;
-    if (meta->bits < 1 || meta->bits > WH_MAX_BITS || meta->n > UINT32_MAX) return 0;
-    if (m > meta->bits || (m && (meta->bits + m - 1) / m > WH_MAX_SUBSTRING_BITS)) return 0;
+    if (meta->bits < 1 || meta->bits > WH_MAX_BITS || meta->n > UINT32_MAX || meta->rows > meta->n) return 0;
+    if ((meta->rows == 0) != (meta->n == 0) || (meta->rows < meta->n && meta->id_bytes == 0)) return 0;
+    if (meta->covered < 1 || meta->covered > meta->bits) return 0;
+    if (m > meta->covered || (m && (meta->covered + m - 1) / m > WH_MAX_SUBSTRING_BITS)) return 0;
     if (meta->layout > WH_SINGLE || meta->buckets > WH_FAST || meta->reordered > 1 || meta->narrow > 1) return 0;
     if (meta->narrow && meta->layout != WH_SINGLE) return 0;
     if (meta->id_bytes != 0 && meta->id_bytes != 4 && meta->id_bytes != 8) return 0;
@@ -74,11 +77,12 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     index->meta = meta;
     index->code_bytes = code_bytes_of(meta.bits);
     index->planes = planes_of(meta.bits);
-    index->blocks_count = (size_t)((meta.n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES);
+    index->blocks_count = (size_t)((meta.rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES);
     index->record_bytes = record_bytes_of(&meta);
     index->codes = arrays->data[WH_CODES];
     index->blocks = arrays->data[WH_BLOCKS];
     index->ids = arrays->data[WH_IDS];
+    index->groups = size[WH_GROUPS] ? arrays->data[WH_GROUPS] : NULL;
     index->directory = arrays->data[WH_DIRECTORY];
     index->postings = arrays->data[WH_POSTINGS];
     index->entries = size[WH_ENTRIES] ? arrays->data[WH_ENTRIES] : NULL;
@@ -88,7 +92,8 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     index->substring = substring;
     index->simd = wh_simd_level();
     atomic_init(&index->plane_picoseconds, SWEEP_PLANE_PICOSECONDS);
-    atomic_init(&index->batch_plane_picoseconds, SWEEP_PLANE_PICOSECONDS);
+    atomic_init(&index->batch_plane_picoseconds, SWEEP_PLANE_PICOSECONDS / 3);
+    atomic_init(&index->margin_1000, SWEEP_MARGIN_1000);
     *out = index;
     return WH_OK;
 }
@@ -104,8 +109,10 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info) {
     const struct meta *meta = &index->meta;
     *info = (struct wh_index_info){
         .n = meta->n,
+        .rows = meta->rows,
         .bits = meta->bits,
         .tables = meta->tables,
+        .covered = meta->covered,
         .layout = meta->layout,
         .buckets = meta->buckets,
         .reordered = meta->reordered,

@@ -2,30 +2,33 @@
 #define WHAMMING_ARRAYS_H
 /* The flat arrays of an index, and the opened view of them.
  *
- * All integers are little-endian and may be unaligned. With n rows, b bits, B = ceil(b / 8), m tables:
+ * All integers are little-endian and may be unaligned. With n codes, of which r are distinct (the rows), b bits,
+ * B = ceil(b / 8), m tables:
  *
  *   META       struct meta, then uint16 frequency[b]: share of ones per bit, in units of 1 / 65535
- *   CODES      n x B bytes, then 8 bytes of zero (so that 8-byte loads never leave the array)
- *   BLOCKS     ceil(n / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
+ *   CODES      r x B bytes, then 8 bytes of zero (so that 8-byte loads never leave the array)
+ *   BLOCKS     ceil(r / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
  *              of its 128 codes: the low nibble of byte j is that of code j, the high nibble that of code 64 + j
  *
  *                block 0                                block 1
  *              | plane 0 | plane 1 | ... | plane P - 1 | plane 0 | ...
  *              |64 bytes |
  *
- *   IDS        id_bytes (0, 4 or 8) per row; 0: the id is the row
+ *   IDS        id_bytes (0, 4 or 8) per code, by rows, increasing within a row; 0: the id is the row
+ *   GROUPS     uint32 start[r + 1]: row i has the ids start[i] .. start[i + 1]; empty where r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x n), grouped by bucket, rows increasing within one
- *   ENTRIES    fast buckets: B bytes x (m x n), the code of the posting at the same position, then 8 bytes of zero
+ *   POSTINGS   uint32 row x (m x r), grouped by bucket, rows increasing within one
+ *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 bytes of zero
  *
- * Substrings. The code is cut into m substrings of consecutive bits; the first (b mod m) have ceil(b / m) bits, the
- * others floor(b / m). A substring's value is its key; its first bit is the key's lowest.
+ * Substrings. The first c bits of the code, all of them unless it is long, are cut into m substrings of consecutive
+ * bits; the first (c mod m) have ceil(c / m) bits, the others floor(c / m). A substring's value is its key; its first
+ * bit is the key's lowest.
  *
  * Buckets. A key of at most directory_bits bits is its own bucket number; a longer one is hashed to that many bits,
  * so that no table needs a directory of 2^32 places. Two keys may then share a bucket, which costs a comparison and
  * nothing else: a search takes only rows whose key is the one it probes.
  *
- *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x n)
+ *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x r)
  *   single, wide:         uint32 offset[2^d x m + 1]; the group of table t in bucket k is k x m + t
  *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: group t is
  *                         base + end[t - 1] .. base + end[t]
@@ -43,8 +46,10 @@ struct meta {
     char magic[4]; /* "WHAM" */
     uint32_t format;
     uint64_t n;
+    uint64_t rows;
     uint32_t bits;
     uint32_t tables;
+    uint32_t covered; /* bits that the tables' substrings are cut from */
     uint32_t layout;
     uint32_t buckets;
     uint32_t reordered;
@@ -52,6 +57,8 @@ struct meta {
     uint32_t directory_bits;
     uint32_t narrow; /* 1: the single directory's narrow form */
 };
+
+enum { PLAN_SIZES = 6 }; /* sizes of searches that the planner tells apart */
 
 /* One table's substring. */
 struct substring {
@@ -63,23 +70,26 @@ struct substring {
 
 struct wh_index {
     struct meta meta;
-    size_t code_bytes;    /* B */
-    size_t planes;        /* P */
+    size_t code_bytes; /* B */
+    size_t planes;     /* P */
     size_t blocks_count;
-    size_t record_bytes;  /* from one bucket to the next in DIRECTORY */
+    size_t record_bytes; /* from one bucket to the next in DIRECTORY */
     const uint8_t *codes;
     const uint8_t *blocks;
     const uint8_t *ids;
+    const uint8_t *groups; /* NULL where every row has one id */
     const uint8_t *directory;
     const uint8_t *postings;
     const uint8_t *entries;
     uint16_t *frequency;         /* per bit, from META */
     struct substring *substring; /* per table */
     int simd;
-    /* What one plane costs on this machine, in picoseconds: learned from every sweep, read by the planner. Races are
-     * harmless: it steers the choice of plan, never the answer. */
+    /* What the planner has learned from the sweeps so far (plan.h): the time of a plane, alone and in a batch, how
+     * late a block is left, and how searches ended. Races are harmless: it steers the choice of plan, never the answer. */
     _Atomic uint32_t plane_picoseconds;
     _Atomic uint32_t batch_plane_picoseconds;
+    _Atomic uint32_t margin_1000;
+    _Atomic uint32_t swept_1000[PLAN_SIZES]; /* share of searches that ended in a sweep, by size */
 };
 
 static inline uint16_t load16(const uint8_t *p) {
@@ -129,14 +139,14 @@ static inline size_t record_bytes_of(const struct meta *meta) {
 /* Bytes that each array must have; shared by the builder and by wh_index_open. */
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);
 
-static inline uint64_t row_id(const wh_index *index, uint32_t row) {
+static inline uint64_t id_at(const wh_index *index, uint64_t place) {
     switch (index->meta.id_bytes) {
     case 4:
-        return load32(index->ids + (size_t)row * 4);
+        return load32(index->ids + place * 4);
     case 8:
-        return load64(index->ids + (size_t)row * 8);
+        return load64(index->ids + place * 8);
     default:
-        return row;
+        return place;
     }
 }
 
@@ -155,13 +165,13 @@ static inline int bucket_range(const wh_index *index, uint32_t t, uint32_t bucke
         low = base + (t ? load16(place + 4 + 2 * (size_t)(t - 1)) : 0);
         high = base + load16(place + 4 + 2 * (size_t)t);
     } else {
-        uint64_t base = index->meta.layout == WH_MULTI ? t * index->meta.n : 0;
+        uint64_t base = index->meta.layout == WH_MULTI ? t * index->meta.rows : 0;
         low = base + load32(place);
         high = base + load32(place + 4);
     }
     *start = low;
     *stop = high;
-    return low <= high && high <= index->meta.n * index->meta.tables;
+    return low <= high && high <= index->meta.rows * index->meta.tables;
 }
 
 #endif

@@ -26,28 +26,35 @@ static int cancelled(const struct batch *b) {
     return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
 }
 
-static void sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count) {
+static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count) {
     const wh_index *index = b->index;
     size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
-    uint64_t start = clock_nanoseconds(), planes = 0;
+    uint64_t start = clock_nanoseconds(), now = start, planes = 0;
     for (size_t i = 0; i < count; i++) {
         if (cursors[i]->phase != PHASE_SWEEP) continue;
         sweeping++;
         planes -= cursors[i]->sweep.planes_read;
     }
-    if (sweeping == 0) return;
+    if (sweeping == 0) return WH_OK;
     for (size_t last = tile; !cancelled(b); last += tile) {
-        for (size_t i = 0; i < count; i++)
-            if (cursors[i]->phase == PHASE_SWEEP) sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last);
+        for (size_t i = 0; i < count; i++) {
+            if (cursors[i]->phase != PHASE_SWEEP) continue;
+            uint64_t before = now;
+            int status = sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last);
+            if (status != WH_OK) return status;
+            now = clock_nanoseconds();
+            cursors[i]->stats.nanoseconds += now - before;
+        }
         if (last >= index->blocks_count) break;
     }
-    if (cancelled(b)) return;
+    if (cancelled(b)) return WH_OK;
     for (size_t i = 0; i < count; i++) {
         if (cursors[i]->phase != PHASE_SWEEP) continue;
         planes += cursors[i]->sweep.planes_read;
         cursor_swept(cursors[i]);
     }
-    if (sweeping > 1) plan_learn(index, 1, planes, clock_nanoseconds() - start);
+    plan_learn(index, sweeping > 1, planes, now - start);
+    return WH_OK;
 }
 
 static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
@@ -59,12 +66,12 @@ static int run_group(const struct batch *b, size_t first, size_t count, wh_curso
         if (status == WH_OK) cursors[i]->stats.nanoseconds += clock_nanoseconds() - start;
     }
     if (status != WH_OK) return status;
-    sweep_together(b, cursors, count);
+    status = sweep_together(b, cursors, count);
     for (size_t i = 0; i < count && status == WH_OK && !cancelled(b); i++) {
         size_t row = first + i, found;
         int stop;
-        status = wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found,
-                                &stop);
+        status =
+            wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found, &stop);
         b->counts[row] = found;
         if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
     }

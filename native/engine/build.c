@@ -1,16 +1,18 @@
 /* Building the arrays of an index (arrays.h) from codes.
  *
- *   codes -> order (order.c) -> CODES, IDS -> BLOCKS
- *                                          -> per table: count keys, sum up, place rows: DIRECTORY, POSTINGS, ENTRIES
+ *   codes -> distinct ones (distinct.c) -> order (order.c) -> CODES, IDS, GROUPS
+ *     CODES -> BLOCKS
+ *           -> per table: count keys, sum up, place rows: DIRECTORY, POSTINGS, ENTRIES
  *
  * Postings are placed by a counting sort, table by table, in row order, so that rows increase within a bucket.
  */
 #include "arrays.h"
+#include "distinct.h"
 #include "memory.h"
 #include "order.h"
 #include "parallel.h"
 
-enum { ORDERED = 450, BLOCKED = 550, FINISHED = 1000 }; /* progress after each stage */
+enum { DISTINCT = 100, ORDERED = 500, BLOCKED = 600, FINISHED = 1000 }; /* progress after each stage */
 
 struct build {
     const struct wh_build_options *options;
@@ -42,7 +44,7 @@ static void fill_block(void *context, size_t block, uint32_t worker) {
     size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
     uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
     uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
-    for (size_t lane = 0; lane < WH_BLOCK_CODES && first + lane < b->meta.n; lane++) {
+    for (size_t lane = 0; lane < WH_BLOCK_CODES && first + lane < b->meta.rows; lane++) {
         const uint8_t *code = b->data[WH_CODES] + (first + lane) * bytes;
         int shift = lane < 64 ? 0 : 4;
         for (size_t p = 0; p < planes; p++)
@@ -57,7 +59,7 @@ static void count_table(void *context, size_t table, uint32_t worker) {
     uint32_t t = (uint32_t)table;
     uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
     size_t stride = b->wide ? b->meta.tables : 1;
-    for (uint64_t row = 0; row < b->meta.n; row++) offset[key_bucket(b, t, row) * stride + 1]++;
+    for (uint64_t row = 0; row < b->meta.rows; row++) offset[key_bucket(b, t, row) * stride + 1]++;
 }
 
 static void place_table(void *context, size_t table, uint32_t worker) {
@@ -65,14 +67,13 @@ static void place_table(void *context, size_t table, uint32_t worker) {
     uint32_t t = (uint32_t)table, *next = b->next[worker];
     const uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
     size_t stride = b->wide ? b->meta.tables : 1, bytes = code_bytes_of(b->meta.bits);
-    uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.n;
+    uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.rows;
     for (uint64_t bucket = 0; bucket < places; bucket++) next[bucket] = offset[bucket * stride];
     uint32_t *postings = (uint32_t *)b->data[WH_POSTINGS];
-    for (uint64_t row = 0; row < b->meta.n; row++) {
+    for (uint64_t row = 0; row < b->meta.rows; row++) {
         uint64_t position = base + next[key_bucket(b, t, row)]++;
         postings[position] = (uint32_t)row;
-        if (b->size[WH_ENTRIES])
-            memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
+        if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
     }
     uint32_t done = atomic_fetch_add(&b->tables_done, 1) + 1;
     progress_report(b->progress, BLOCKED + done * (FINISHED - BLOCKED) / b->meta.tables);
@@ -106,7 +107,7 @@ static void write_narrow(const struct build *b) {
 }
 
 static int allocate(struct build *b, int array) {
-    b->data[array] = b->size[array] ? wh_calloc(1, (size_t)b->size[array]) : NULL;
+    b->data[array] = b->size[array] ? memory_array(b->size[array]) : NULL;
     return b->size[array] && !b->data[array] ? WH_MEMORY : WH_OK;
 }
 
@@ -147,16 +148,42 @@ out:
     return status;
 }
 
-static void write_ids(struct build *b, const uint64_t *ids, const uint32_t *rows) {
-    for (uint64_t row = 0; row < b->meta.n; row++) {
-        if (ids) memcpy(b->data[WH_IDS] + 8 * row, &ids[rows ? rows[row] : row], 8);
-        else if (rows) memcpy(b->data[WH_IDS] + 4 * row, &rows[row], 4);
+static int compare_ids(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Fill IDS and GROUPS: of each code i the distinct code is distinct->of[i], which stands at row_of[that]. `next` has
+ * room for one number per row. */
+static void write_ids(struct build *b, const uint64_t *ids, const struct distinct *distinct, const uint32_t *row_of,
+                      uint32_t *next) {
+    uint64_t n = b->meta.n, rows = b->meta.rows;
+    memset(next, 0, sizeof *next * (size_t)rows);
+    for (uint64_t i = 0; i < n; i++) next[row_of[distinct->of[i]]]++;
+    uint32_t start = 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        uint32_t count = next[row];
+        if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * row, &start, 4);
+        next[row] = start;
+        start += count;
+    }
+    if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * rows, &start, 4);
+    if (b->meta.id_bytes == 0) return;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t place = next[row_of[distinct->of[i]]]++;
+        if (ids) ((uint64_t *)b->data[WH_IDS])[place] = ids[i];
+        else ((uint32_t *)b->data[WH_IDS])[place] = (uint32_t)i; /* increasing within a row, as i is */
+    }
+    for (uint64_t row = 0; ids && b->size[WH_GROUPS] && row < rows; row++) {
+        uint32_t first = row ? next[row - 1] : 0;
+        if (next[row] - first > 1)
+            qsort((uint64_t *)b->data[WH_IDS] + first, next[row] - first, sizeof(uint64_t), compare_ids);
     }
 }
 
 static void write_meta(struct build *b) {
     memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
-    uint64_t n = b->meta.n, step = n / 65536 + 1, seen = 0;
+    uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = 0;
     uint32_t ones[WH_MAX_BITS] = {0};
     for (uint64_t row = 0; row < n; row += step, seen++)
         for (uint32_t i = 0; i < b->meta.bits; i++)
@@ -167,24 +194,40 @@ static void write_meta(struct build *b) {
     }
 }
 
-static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, uint32_t **rows) {
+static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, struct distinct *distinct,
+                 uint32_t *scratch[3]) {
     const struct wh_build_options *o = b->options;
     uint64_t n = b->meta.n, bytes = code_bytes_of(o->bits);
-    int status = WH_OK;
+    uint8_t last_mask = (uint8_t)(o->bits & 7 ? (1u << (o->bits & 7)) - 1 : 255);
+    int status = distinct_find(distinct, codes, n, bytes, last_mask);
+    if (status != WH_OK) return status;
+    uint64_t rows = b->meta.rows = distinct->count;
+    b->meta.id_bytes = ids ? 8 : o->reorder || rows < n ? 4 : 0;
+    progress_report(b->progress, DISTINCT);
+
     arrays_sizes(&b->meta, b->size);
-    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_BLOCKS) || allocate(b, WH_IDS)) return WH_MEMORY;
-    memcpy(b->data[WH_CODES], codes, (size_t)(n * bytes));
-    if (o->bits & 7)
-        for (uint64_t row = 1; row <= n; row++) b->data[WH_CODES][row * bytes - 1] &= (uint8_t)((1u << (o->bits & 7)) - 1);
+    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_BLOCKS) || allocate(b, WH_IDS) ||
+        allocate(b, WH_GROUPS))
+        return WH_MEMORY;
+    for (int i = 0; i < 3; i++)
+        if (!(scratch[i] = wh_malloc(sizeof **scratch * (size_t)(rows + 1)))) return WH_MEMORY;
+    uint32_t *order = scratch[0], *row_of = scratch[1], *next = scratch[2];
+    for (uint64_t row = 0; row < rows; row++) {
+        uint8_t *code = b->data[WH_CODES] + row * bytes;
+        memcpy(code, codes + (uint64_t)distinct->first[row] * bytes, (size_t)bytes);
+        code[bytes - 1] &= last_mask;
+        order[row] = (uint32_t)row;
+    }
     if (o->reorder) {
-        if (n && !(*rows = wh_malloc(sizeof **rows * (size_t)n))) return WH_MEMORY;
-        for (uint64_t row = 0; row < n; row++) (*rows)[row] = (uint32_t)row;
-        status = order_codes(b->data[WH_CODES], *rows, (size_t)n, o->bits, o->threads, b->progress, ORDERED);
+        status =
+            order_codes(b->data[WH_CODES], order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT, ORDERED);
         if (status != WH_OK) return status;
     }
-    write_ids(b, ids, *rows);
+    for (uint64_t row = 0; row < rows; row++) row_of[order[row]] = (uint32_t)row;
+    write_ids(b, ids, distinct, row_of, next);
     progress_report(b->progress, ORDERED);
-    parallel_run(o->threads, (size_t)((n + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);
+
+    parallel_run(o->threads, (size_t)((rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);
     progress_report(b->progress, BLOCKED);
     if (o->tables && (status = build_tables(b)) != WH_OK) return status;
     write_meta(b);
@@ -195,9 +238,10 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, uin
 int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
              volatile uint32_t *progress, struct wh_arrays *arrays) {
     uint32_t bits = options->bits, m = options->tables;
-    if (bits < 1 || bits > WH_MAX_BITS || n > UINT32_MAX || m > bits) return WH_ARGUMENT;
+    if (bits < 1 || bits > WH_MAX_BITS || n > UINT32_MAX) return WH_ARGUMENT;
+    if (options->covered < 1 || options->covered > bits || m > options->covered) return WH_ARGUMENT;
     if (options->layout > WH_SINGLE || options->buckets > WH_FAST || options->reorder > 1) return WH_ARGUMENT;
-    uint32_t longest = m ? (bits + m - 1) / m : 1;
+    uint32_t longest = m ? (options->covered + m - 1) / m : 1;
     if (longest > WH_MAX_SUBSTRING_BITS) return WH_ARGUMENT;
     if (options->layout == WH_SINGLE && n * m > UINT32_MAX) return WH_TOO_LARGE;
     struct build b = {.options = options,
@@ -206,15 +250,17 @@ int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct
                                .n = n,
                                .bits = bits,
                                .tables = m,
+                               .covered = options->covered,
                                .layout = options->layout,
                                .buckets = options->buckets,
                                .reordered = options->reorder,
-                               .id_bytes = ids ? 8 : options->reorder ? 4 : 0,
                                .directory_bits = directory_bits_for(n, longest)},
                       .progress = progress};
-    uint32_t *rows = NULL;
-    int status = build(&b, codes, ids, &rows);
-    wh_free(rows);
+    struct distinct distinct = {0};
+    uint32_t *scratch[3] = {NULL};
+    int status = build(&b, codes, ids, &distinct, scratch);
+    distinct_free(&distinct);
+    for (int i = 0; i < 3; i++) wh_free(scratch[i]);
     wh_free(b.substring);
     wh_free(b.next);
     wh_free(b.wide);

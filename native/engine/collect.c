@@ -5,12 +5,8 @@
 
 void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, int resumed,
                    struct hit after) {
-    *c = (struct collector){.hits = hits,
-                            .capacity = capacity,
-                            .limit = radius,
-                            .radius = radius,
-                            .resumed = resumed,
-                            .after = after};
+    *c = (struct collector){
+        .hits = hits, .capacity = capacity, .limit = radius, .radius = radius, .resumed = resumed, .after = after};
 }
 
 void collect_restart(struct collector *c) {
@@ -41,18 +37,21 @@ static void sift_up(struct hit *heap, size_t at) {
     heap[at] = hit;
 }
 
-void collect_offer(struct collector *c, struct hit hit) {
+int collect_offer(struct collector *c, struct hit hit) {
     struct hit *heap = c->hits + c->proven;
-    if (hit.distance > c->limit) return;
-    if (c->resumed && !hit_before(c->after, hit)) return;
+    if (hit.distance > c->limit) return 0;
+    if (c->resumed && !hit_before(c->after, hit)) return 1;
     if (!collect_full(c)) {
         heap[c->count] = hit;
         sift_up(heap, c->count++);
     } else if (c->count && hit_before(hit, heap[0])) {
         heap[0] = hit;
         sift_down(heap, c->count, 0);
+    } else {
+        return 0;
     }
     if (collect_full(c) && c->count && heap[0].distance < c->limit) c->limit = heap[0].distance;
+    return 1;
 }
 
 static int compare_hits(const void *a, const void *b) {

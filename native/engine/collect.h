@@ -22,9 +22,9 @@ struct collector {
     size_t sent;
     size_t proven;
     size_t count;
-    uint64_t limit;      /* inclusive; falls to the worst kept distance once the capacity is reached */
-    uint64_t radius;     /* inclusive: the limit to start from */
-    int resumed;         /* only hits after `after` count */
+    uint64_t limit;  /* inclusive; falls to the worst kept distance once the capacity is reached */
+    uint64_t radius; /* inclusive: the limit to start from */
+    int resumed;     /* only hits after `after` count */
     struct hit after;
 };
 
@@ -40,8 +40,9 @@ void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint6
  * every hit within the limit will be offered again. */
 void collect_restart(struct collector *c);
 
-/* Keep the hit if it is among the best. Callers need not offer hits beyond the limit. */
-void collect_offer(struct collector *c, struct hit hit);
+/* Keep the hit if it is among the best. Callers need not offer hits beyond the limit. Returns 0 where the hit, and so
+ * every later one, comes too late. */
+int collect_offer(struct collector *c, struct hit hit);
 
 /* Every hit nearer than `bound` has been offered: those kept are proven. */
 void collect_prove(struct collector *c, uint64_t bound);

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MOST_KEPT = 65536, FIRST_ROUND = 256, ROUND_GROWTH = 4, SLICE_PLANES = 16384, SLICE_EFFORT = 16384 };
+enum { MOST_KEPT = 65536, FIRST_ROUND = 256, ROUND_GROWTH = 4, SLICE_PLANES = 16384, SLICE_EFFORT = 4096 };
 
 #define NO_RADIUS (UINT64_MAX - 1) /* below the bound that "everything was met" has */
 
@@ -24,7 +24,7 @@ uint64_t clock_nanoseconds(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* -- Between distances and cost units ------------------------------------------------------------------------------- */
+/* -- Between distances and cost units ---------------------------------------------------------------------------- */
 
 static double distance_from_units(const wh_cursor *c, uint64_t units) {
     return ldexp((double)(c->floor + (int64_t)units), -c->exponent);
@@ -39,7 +39,7 @@ static int64_t units_within(const wh_cursor *c, double x) {
     return (int64_t)scaled - c->floor;
 }
 
-/* -- Rounds --------------------------------------------------------------------------------------------------------- */
+/* -- Rounds ------------------------------------------------------------------------------------------------------ */
 
 static int start_round(wh_cursor *c, int resumed) {
     size_t capacity = c->round;
@@ -53,15 +53,15 @@ static int start_round(wh_cursor *c, int resumed) {
     }
     collect_start(&c->collector, c->hits, capacity, c->radius, resumed, c->last);
     c->stats.rounds++;
-    c->sweep.next = 0;
+    sweep_restart(&c->sweep);
     if (c->requested == WH_SWEEP || (c->requested == WH_AUTO && c->index->meta.tables == 0)) {
         c->phase = PHASE_SWEEP;
-        plan_start(&c->plan, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
+        plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
         return WH_OK;
     }
     probe_free(&c->probe);
     int status = probe_init(&c->probe, c->index, &c->distance, c->optimum, c->delta);
-    plan_start(&c->plan, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
+    plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
     c->phase = PHASE_PROBE;
     return status;
 }
@@ -84,7 +84,10 @@ static void round_is_proven(wh_cursor *c) {
     c->phase = PHASE_PROVEN;
     /* What was not kept lies beyond the last hit kept if the round is full, else beyond the radius, if anywhere. */
     const struct collector *k = &c->collector;
-    c->bound = collect_full(k) ? k->hits[k->proven - 1].distance : c->radius == NO_RADIUS ? UINT64_MAX : c->radius + 1;
+    uint64_t bound = UINT64_MAX;
+    if (collect_full(k)) bound = k->hits[k->proven - 1].distance;
+    else if (c->radius != NO_RADIUS) bound = c->radius + 1;
+    if (bound > c->bound) c->bound = bound;
 }
 
 static int work_probe(wh_cursor *c) {
@@ -94,6 +97,7 @@ static int work_probe(wh_cursor *c) {
     switch (result) {
     case PROBE_DONE:
         end_probe(c);
+        if (c->requested == WH_AUTO) plan_learn_outcome(&c->plan, c->index, 0);
         c->stats.plan = WH_PROBE;
         round_is_proven(c);
         return WH_OK;
@@ -110,19 +114,25 @@ static int work_probe(wh_cursor *c) {
         c->plan.done += effort;
         if (c->plan.done < c->plan.slice) return WH_OK;
         c->plan.done = 0;
-        if (!plan_prefers_sweep(&c->plan, &c->sweep, c->probe.bound, k->limit, clock_nanoseconds())) return WH_OK;
+        struct plan_look look = {.bound = (double)c->probe.bound,
+                                 .limit = (double)k->limit,
+                                 .pending = probe_pending(&c->probe),
+                                 .now = clock_nanoseconds()};
+        if (!plan_prefers_sweep(&c->plan, &c->sweep, look)) return WH_OK;
         break;
     }
     end_probe(c);
     collect_restart(k);
     c->stats.switched = 1;
+    if (c->requested == WH_AUTO) plan_learn_outcome(&c->plan, c->index, 1);
     c->phase = PHASE_SWEEP;
-    plan_start(&c->plan, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
+    plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
     return WH_OK;
 }
 
 static int work_sweep(wh_cursor *c) {
-    sweep_run(&c->sweep, &c->collector, c->sweep.next + SLICE_PLANES / c->index->planes + 1);
+    int status = sweep_run(&c->sweep, &c->collector, c->sweep.next + SLICE_PLANES / c->index->planes + 1);
+    if (status != WH_OK) return status;
     if (c->sweep.next < c->index->blocks_count) return WH_OK;
     plan_learn(c->index, 0, c->sweep.planes_read - c->plan.planes_before, clock_nanoseconds() - c->plan.started);
     cursor_swept(c);
@@ -131,6 +141,7 @@ static int work_sweep(wh_cursor *c) {
 
 void cursor_swept(wh_cursor *c) {
     c->stats.plan = WH_SWEEP;
+    plan_learn_margin(&c->sweep, c->sweep.planes_read - c->plan.planes_before, c->collector.limit);
     round_is_proven(c);
 }
 
@@ -157,7 +168,7 @@ int cursor_work(wh_cursor *c) {
     }
 }
 
-/* -- The public face ------------------------------------------------------------------------------------------------ */
+/* -- The public face --------------------------------------------------------------------------------------------- */
 
 int cursor_open(const wh_index *index, const struct wh_search *search, int batch, wh_cursor **out) {
     if (search->plan > WH_SWEEP || isnan(search->radius) || (search->resumed && isnan(search->after_distance)))
@@ -248,27 +259,28 @@ int wh_cursor_next(wh_cursor *c, size_t capacity, const struct wh_budget *budget
                    double *distances, size_t *count, int *stop) {
     uint64_t start = clock_nanoseconds(), compared_before = compared(c);
     size_t found = 0;
-    int status = c->failed;
+    int status = c->failed, worked = 0;
     *stop = WH_MORE;
     while (status == WH_OK) {
         found += hand_out(c, capacity - found, ids + found, distances + found);
-        if (found == capacity && capacity > 0) break;
-        if (c->phase == PHASE_END || c->wanted == 0) {
+        if (c->phase == PHASE_END || c->wanted == 0 || c->handed_out == c->index->meta.n) {
             c->phase = PHASE_END;
             *stop = WH_EXHAUSTED;
             break;
         }
-        if (capacity == 0 || (eager && found)) break;
+        if (found == capacity || (eager && found)) break;
         if (atomic_load_explicit(&c->cancelled, memory_order_relaxed)) {
             *stop = WH_CANCELLED;
             break;
         }
-        if (budget && ((budget->candidates && compared(c) - compared_before >= budget->candidates) ||
-                       (budget->nanoseconds && clock_nanoseconds() - start >= budget->nanoseconds))) {
+        if (budget && worked &&
+            ((budget->candidates && compared(c) - compared_before >= budget->candidates) ||
+             (budget->nanoseconds && clock_nanoseconds() - start >= budget->nanoseconds))) {
             *stop = WH_BUDGET;
             break;
         }
         status = cursor_work(c);
+        worked = 1;
     }
     c->failed = status;
     c->stats.nanoseconds += clock_nanoseconds() - start;

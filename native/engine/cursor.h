@@ -23,17 +23,17 @@ struct wh_cursor {
     uint64_t radius;    /* inclusive, in cost units */
 
     enum phase phase;
-    int failed;         /* wh_status that ended the cursor */
+    int failed; /* wh_status that ended the cursor */
     struct distance distance;
     struct probe probe;
     struct sweep sweep;
     struct plan plan;
     struct collector collector;
     struct hit *hits;
-    size_t room;          /* of hits */
-    size_t round;         /* hits that the next round collects */
-    uint64_t bound;       /* cost units: every code not handed out and not kept is at least this far */
-    struct hit last;      /* handed out */
+    size_t room;     /* of hits */
+    size_t round;    /* hits that the next round collects */
+    uint64_t bound;  /* cost units: every code not handed out and not kept is at least this far */
+    struct hit last; /* handed out */
     uint64_t handed_out;
     struct wh_stats stats; /* of finished rounds; time */
     _Atomic int cancelled;

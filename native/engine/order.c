@@ -44,7 +44,7 @@ struct ordering {
     struct node *nodes;
     struct scratch *scratch; /* per thread */
     volatile uint32_t *progress;
-    uint32_t share;
+    uint32_t from, to; /* of the progress */
     _Atomic size_t done;
     size_t n;
 };
@@ -165,7 +165,7 @@ static void order_node(void *context, size_t i, uint32_t worker) {
         size_t zeros = node.count > LEAF ? split(o, node, s) : 0;
         if (zeros == 0) {
             size_t done = atomic_fetch_add(&o->done, node.count) + node.count;
-            progress_report(o->progress, (uint32_t)(done * o->share / o->n));
+            progress_report(o->progress, o->from + (uint32_t)(done * (o->to - o->from) / o->n));
             continue;
         }
         struct node low = {node.first, zeros}, high = {node.first + zeros, node.count - zeros};
@@ -175,7 +175,7 @@ static void order_node(void *context, size_t i, uint32_t worker) {
 }
 
 int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_t threads, volatile uint32_t *progress,
-                uint32_t share) {
+                uint32_t from, uint32_t to) {
     enum { MOST_NODES = 1024 }; /* twice the nodes that are ever wanted */
     if (threads < 1) threads = 1;
     if (threads > MOST_NODES / 16) threads = MOST_NODES / 16;
@@ -186,7 +186,8 @@ int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_
                          .nodes = wh_malloc(sizeof *o.nodes * MOST_NODES),
                          .scratch = wh_malloc(sizeof *o.scratch * threads),
                          .progress = progress,
-                         .share = share,
+                         .from = from,
+                         .to = to,
                          .n = n};
     int status = o.nodes && o.scratch ? WH_OK : WH_MEMORY;
     if (status == WH_OK && n > 0) {

@@ -4,15 +4,31 @@
 #include <math.h>
 
 enum {
-    FIRST_EFFORT = 512,  /* buckets and candidates before the first look: a few microseconds */
-    LEAST_PLANES = 2,    /* that any sweep reads per block */
-    LEARN_FROM = 2000    /* planes: shorter sweeps tell too little */
+    FIRST_EFFORT = 512, /* buckets and candidates before the first look: a few microseconds */
+    COLD_EFFORT = 4096, /* up to here probing runs at about half its later pace: caches are cold, hits still many */
+    LEARN_FROM = 2000   /* planes: shorter sweeps tell too little */
 };
 
+/* How the bound may be thought to grow, whatever one doubling showed. */
+#define LEAST_POWER 0.3
+#define USUAL_POWER 0.5
+#define MOST_POWER 0.8
+#define SHARE 0.125                  /* that one search has in what is learned; a batch is many */
 #define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
 
-void plan_start(struct plan *plan, int batch, uint64_t now, uint64_t planes_read) {
-    *plan = (struct plan){.slice = FIRST_EFFORT, .started = now, .batch = batch, .planes_before = planes_read};
+/* Searches for about as many hits: 1, 8, 64, ... */
+static uint32_t size_class(uint64_t k) {
+    uint32_t size = k ? (63 - (uint32_t)__builtin_clzll(k)) / 3 : 0;
+    return size < PLAN_SIZES ? size : PLAN_SIZES - 1;
+}
+
+void plan_start(struct plan *plan, int batch, uint64_t k, uint64_t now, uint64_t planes_read) {
+    *plan = (struct plan){.slice = FIRST_EFFORT,
+                          .started = now,
+                          .last_look = now,
+                          .batch = batch,
+                          .planes_before = planes_read,
+                          .size = size_class(k)};
 }
 
 static double sweep_nanoseconds(const struct plan *plan, const wh_index *index, double planes_per_block) {
@@ -21,32 +37,61 @@ static double sweep_nanoseconds(const struct plan *plan, const wh_index *index, 
     return (double)index->blocks_count * planes_per_block * picoseconds / 1000;
 }
 
-int plan_prefers_sweep(struct plan *plan, struct sweep *sweep, uint64_t bound, uint64_t limit, uint64_t now) {
+/* What probing will still cost, in nanoseconds: see plan.h. */
+static double probe_nanoseconds(const struct plan *plan, double pace, double last, struct plan_look look) {
+    if (look.bound <= last) return pace * (double)look.pending; /* nothing to go by but the bucket at hand */
+    double power = last > 0 ? log2(look.bound / last) : MOST_POWER;
+    power = power < LEAST_POWER ? LEAST_POWER : power > MOST_POWER ? MOST_POWER : power;
+    power = (power + USUAL_POWER) / 2;
+    return pace * (double)plan->total * (pow(look.limit / look.bound, 1 / power) - 1);
+}
+
+int plan_prefers_sweep(struct plan *plan, const struct sweep *sweep, struct plan_look look) {
     const wh_index *index = sweep->index;
-    double spent = (double)(now - plan->started) + 1;
-    double rise = (double)(bound - plan->last_bound);
+    double spent = (double)(look.now - plan->started), last = plan->last_bound;
+    double pace = (double)(look.now - plan->last_look) / (double)plan->slice; /* without what the start cost once */
     int first = plan->total == 0;
     plan->total += plan->slice;
     plan->slice = plan->total;
-    plan->last_bound = bound;
-    if (limit >= NO_LIMIT) /* give probing a quarter of a full sweep to find k codes */
+    plan->last_bound = look.bound;
+    plan->last_look = look.now;
+    if (look.limit >= NO_LIMIT) /* give probing a quarter of a full sweep to find k codes */
         return spent > sweep_nanoseconds(plan, index, (double)index->planes) / 4;
     if (first) return 0; /* no doubling to go by yet */
-    double doublings = rise > 0 ? ((double)limit - (double)bound) / rise : 64;
-    double remaining = spent * (exp2(doublings < 40 ? doublings : 40) - 1);
-    if (remaining < sweep_nanoseconds(plan, index, LEAST_PLANES)) return 0;
-    if (plan->sampled_limit == 0 || limit < plan->sampled_limit - plan->sampled_limit / 8) {
-        plan->planes_256 = sweep_sample(sweep, limit);
-        plan->sampled_limit = limit ? limit : 1;
-    }
-    return remaining > sweep_nanoseconds(plan, index, (double)plan->planes_256 / 256);
+    if (plan->total < COLD_EFFORT) pace /= 2;
+    double margin = atomic_load_explicit((_Atomic uint32_t *)&index->margin_1000, memory_order_relaxed) / 1000.0;
+    double price = sweep_nanoseconds(plan, index, sweep_forecast(sweep, (uint64_t)look.limit, margin));
+    /* Early forecasts are rough, and one more doubling is cheap then: be surer the less has been spent, unless searches
+     * like this one have been ending in a sweep anyway. */
+    double habit =
+        atomic_load_explicit((_Atomic uint32_t *)&index->swept_1000[plan->size], memory_order_relaxed) / 1000.0;
+    double doubt = 1 + (1 - habit) * (spent < price / 8 ? 2 : spent < price / 4 ? 0.8 : 0);
+    if (look.bound <= last && spent > price) return 1;
+    return probe_nanoseconds(plan, pace, last, look) > price * doubt;
+}
+
+/* Move a learned value by a share of the difference. */
+static void learn(const _Atomic uint32_t *value, double seen, double share) {
+    double old = atomic_load_explicit((_Atomic uint32_t *)value, memory_order_relaxed);
+    atomic_store_explicit((_Atomic uint32_t *)value, (uint32_t)(old + (seen - old) * share + 0.5),
+                          memory_order_relaxed);
 }
 
 void plan_learn(const wh_index *index, int batch, uint64_t planes, uint64_t nanoseconds) {
     if (planes < LEARN_FROM) return;
-    _Atomic uint32_t *price = (_Atomic uint32_t *)(batch ? &index->batch_plane_picoseconds : &index->plane_picoseconds);
-    double old = atomic_load_explicit(price, memory_order_relaxed);
+    const _Atomic uint32_t *price = batch ? &index->batch_plane_picoseconds : &index->plane_picoseconds;
     double seen = (double)nanoseconds * 1000 / (double)planes;
-    if (seen > 2 * old) seen = 2 * old; /* a sweep that was interrupted teaches little */
-    atomic_store_explicit(price, (uint32_t)(old + (seen - old) / 8 + 0.5), memory_order_relaxed);
+    double most = 2 * (double)atomic_load_explicit((_Atomic uint32_t *)price, memory_order_relaxed);
+    learn(price, seen < most ? seen : most, batch ? 0.5 : SHARE); /* a sweep that was interrupted teaches little */
+}
+
+void plan_learn_margin(const struct sweep *sweep, uint64_t planes, uint64_t limit) {
+    const wh_index *index = sweep->index;
+    if (planes < LEARN_FROM || limit >= NO_LIMIT) return;
+    double margin = sweep_margin(sweep, (double)planes / (double)index->blocks_count, limit);
+    if (margin >= 0) learn(&index->margin_1000, margin * 1000, SHARE);
+}
+
+void plan_learn_outcome(const struct plan *plan, const wh_index *index, int swept) {
+    learn(&index->swept_1000[plan->size], swept ? 1000 : 0, SHARE);
 }

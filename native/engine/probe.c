@@ -2,14 +2,15 @@
 #include "probe.h"
 
 #include "memory.h"
+#include "rows.h"
 
-enum { BUCKET_EFFORT = 8, FETCH_AHEAD = 8 };
+enum { BUCKET_EFFORT = 8, FETCH_AHEAD = 8, FETCH_LINES = 6 };
 
 static int key_before(struct probe_key a, struct probe_key b) {
     return a.cost < b.cost || (a.cost == b.cost && a.mask < b.mask);
 }
 
-/* -- Alg. 1: the keys of one table in increasing cost --------------------------------------------------------------- */
+/* -- Alg. 1: the keys of one table in increasing cost ------------------------------------------------------------ */
 
 static void queue_sift_down(struct probe_key *queue, uint32_t count, uint32_t at) {
     struct probe_key key = queue[at];
@@ -44,7 +45,7 @@ static int queue_grow(struct probe_table *table) {
 static struct probe_key queue_next(struct probe_table *table) {
     struct probe_key top = table->queue[0];
     uint32_t next = top.mask ? 32 - (uint32_t)__builtin_clz(top.mask) : 0; /* rank after the highest changed one */
-    if (next == table->length) { /* the last bit is changed: no successors */
+    if (next == table->length) {                                           /* the last bit is changed: no successors */
         table->queue[0] = table->queue[--table->queued];
         queue_sift_down(table->queue, table->queued, 0);
         return top;
@@ -72,7 +73,7 @@ static int frontier(const struct probe_table *table, struct probe_key *key) {
 int probe_init(struct probe *p, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
                const uint64_t *delta) {
     uint32_t m = index->meta.tables;
-    *p = (struct probe){.index = index, .distance = distance, .queued = m};
+    *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
     if (!p->tables) return WH_MEMORY;
     uint8_t padded[WH_MAX_BITS / 8 + 8] = {0}; /* substring_key reads 8 bytes */
@@ -106,59 +107,86 @@ void probe_free(struct probe *p) {
     p->tables = NULL;
 }
 
-/* -- Alg. 2: searching buckets -------------------------------------------------------------------------------------- */
+/* -- Alg. 2: searching buckets ----------------------------------------------------------------------------------- */
+
+/* Which bits of its optimum a key changes, by rank. */
+static uint32_t mask_of(const struct probe_table *table, uint32_t key) {
+    uint32_t changed = key ^ table->optimum, mask = 0;
+    for (uint32_t r = 0; r < table->length; r++) mask |= (uint32_t)((changed & table->bit[r]) != 0) << r;
+    return mask;
+}
+
+/* What a code's substring costs. Nibbles that reach beyond it have the other bits set to their optimum. */
+static uint64_t substring_cost(const struct probe *p, const uint8_t *code, uint32_t t) {
+    const struct substring *s = &p->index->substring[t];
+    uint32_t end = s->first + s->length;
+    uint64_t cost = 0;
+    for (uint32_t plane = s->first / 4; plane * 4 < end; plane++) {
+        const uint64_t *table = p->distance->nibble + (size_t)plane * 16;
+        uint32_t shift = 4 * (plane & 1), value = code[plane >> 1] >> shift & 15, within = 15;
+        if (plane * 4 < s->first) within &= 15u << (s->first & 3);
+        if (plane * 4 + 4 > end) within &= (1u << (end & 3)) - 1;
+        if (within != 15) value = (value & within) | (p->optimum[plane >> 1] >> shift & ~within & 15);
+        cost += table[value];
+    }
+    return cost;
+}
 
 /* Did table t meet this code already: does its substring lie before the frontier? */
-static int met_by(const struct probe_table *table, uint32_t key) {
-    struct probe_key first, own = {0, 0, key};
-    if (!frontier(table, &first)) return 1;
-    uint32_t changed = key ^ table->optimum;
-    for (uint32_t r = 0; r < table->length; r++) {
-        if (!(changed & table->bit[r])) continue;
-        own.cost += table->delta[r];
-        own.mask |= 1u << r;
-        if (own.cost > first.cost) return 0;
-    }
-    return key_before(own, first);
+static int met_by(const struct probe *p, const uint8_t *code, uint32_t t) {
+    struct probe_key first;
+    if (!frontier(&p->tables[t], &first)) return 1;
+    uint64_t cost = substring_cost(p, code, t);
+    if (cost != first.cost) return cost < first.cost;
+    return mask_of(&p->tables[t], substring_key(code, &p->index->substring[t])) < first.mask;
 }
 
-/* A row within the limit, found in table t under the given key. */
-static void consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint32_t row, uint64_t distance) {
+/* A row within the limit, found in table t under the given key. Returns 0 where the index is corrupt. */
+static int consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const uint8_t *code, uint32_t row,
+                    uint64_t distance) {
     const wh_index *index = p->index;
-    const uint8_t *code = index->codes + (uint64_t)row * index->code_bytes;
-    if (substring_key(code, &index->substring[t]) != key) return; /* shares the bucket by its hash only */
+    if (substring_key(code, &index->substring[t]) != key) return 1; /* shares the bucket by its hash only */
     for (uint32_t other = 0; other < index->meta.tables; other++)
-        if (other != t && met_by(&p->tables[other], substring_key(code, &index->substring[other]))) return;
-    collect_offer(c, (struct hit){distance, row_id(index, row)});
+        if (other != t && met_by(p, code, other)) return 1;
+    return offer_row(index, c, row, distance);
 }
 
-static int search_bucket(struct probe *p, struct collector *c, uint32_t t, const struct probe_bucket *bucket) {
+/* Search a bucket from its start on, at most `most` postings of it, and move the start. Returns 0 where the index is
+ * corrupt. */
+static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struct probe_bucket *bucket, uint64_t most) {
     const wh_index *index = p->index;
     const struct distance *d = p->distance;
-    uint64_t n = index->meta.n, bytes = index->code_bytes;
-    p->buckets++;
-    p->nonempty += bucket->start < bucket->stop;
-    p->candidates += bucket->stop - bucket->start;
+    uint64_t rows = index->meta.rows, bytes = index->code_bytes;
+    uint64_t start = bucket->start, stop = bucket->stop - start > most ? start + most : bucket->stop;
+    bucket->start = stop;
+    p->candidates += stop - start;
     if (index->entries) {
-        const uint8_t *entry = index->entries + bucket->start * bytes;
-        for (uint64_t at = bucket->start; at < bucket->stop; at++, entry += bytes) {
+        const uint8_t *entry = index->entries + start * bytes;
+        for (uint64_t at = start; at < stop; at++, entry += bytes) {
             uint64_t distance = distance_of(d, entry);
             if (distance > c->limit) continue;
             uint32_t row = load32(index->postings + 4 * at);
-            if (row >= n) return 0;
-            consider(p, c, t, bucket->key.key, row, distance);
+            if (row >= rows || !consider(p, c, t, bucket->key.key, entry, row, distance)) return 0;
         }
         return 1;
     }
-    for (uint64_t at = bucket->start; at < bucket->stop; at++) {
+    for (uint64_t at = start; at < stop; at++) {
         uint32_t row = load32(index->postings + 4 * at);
-        if (row >= n) return 0;
-        if (at + FETCH_AHEAD < bucket->stop)
+        if (row >= rows) return 0;
+        if (at + FETCH_AHEAD < stop)
             __builtin_prefetch(index->codes + load32(index->postings + 4 * (at + FETCH_AHEAD)) * bytes);
-        uint64_t distance = distance_of(d, index->codes + row * bytes);
-        if (distance <= c->limit) consider(p, c, t, bucket->key.key, row, distance);
+        const uint8_t *code = index->codes + row * bytes;
+        uint64_t distance = distance_of(d, code);
+        if (distance <= c->limit && !consider(p, c, t, bucket->key.key, code, row, distance)) return 0;
     }
     return 1;
+}
+
+/* A bucket's first lines; the processor itself goes on from there. */
+static void fetch_entries(const wh_index *index, const struct probe_bucket *bucket) {
+    const uint8_t *entry = index->entries + bucket->start * index->code_bytes;
+    uint64_t bytes = (bucket->stop - bucket->start) * index->code_bytes;
+    for (uint64_t line = 0; line < FETCH_LINES * 64 && line < bytes; line += 64) __builtin_prefetch(entry + line);
 }
 
 /* Take keys out ahead of their use. A bucket's directory place, postings and codes are fetched one step each before
@@ -176,7 +204,7 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
         struct probe_bucket *bucket = &table->ahead[table->ahead_count++];
         bucket->key = queue_next(table);
         bucket->start = UINT64_MAX;
-        p->queued += table->queued - before;
+        p->queued = p->queued + table->queued - before;
         __builtin_prefetch(bucket_place(index, t, bucket_of(bucket->key.key, &index->substring[t])));
     }
     for (uint32_t i = 0; i < table->ahead_count && i < (fresh ? fresh : 1); i++) {
@@ -185,7 +213,7 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
             uint32_t number = bucket_of(bucket->key.key, &index->substring[t]);
             if (!bucket_range(index, t, number, &bucket->start, &bucket->stop)) return PROBE_FAILED_CORRUPT;
             __builtin_prefetch(index->postings + 4 * bucket->start);
-            if (index->entries) __builtin_prefetch(index->entries + bucket->start * index->code_bytes);
+            if (index->entries) fetch_entries(index, bucket);
         } else if (i == 1 && !index->entries) {
             uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
             for (uint64_t at = bucket->start; at < stop; at++)
@@ -204,13 +232,23 @@ enum probe_result probe_run(struct probe *p, struct collector *c, uint64_t effor
         enum probe_result result = look_ahead(p, t);
         if (result != PROBE_PAUSED) return result;
 
-        struct probe_bucket bucket = table->ahead[0];
-        if (!search_bucket(p, c, t, &bucket)) return PROBE_FAILED_CORRUPT;
+        struct probe_bucket *bucket = &table->ahead[0];
+        p->nonempty += !p->within && bucket->start < bucket->stop;
+        if (!search_bucket(p, c, t, bucket, effort)) return PROBE_FAILED_CORRUPT;
+        p->within = bucket->start < bucket->stop; /* a large bucket is searched in several turns */
+        if (p->within) continue;
+        uint64_t cost = bucket->key.cost;
+        p->buckets++;
         memmove(table->ahead, table->ahead + 1, sizeof *table->ahead * --table->ahead_count);
         struct probe_key next;
-        if (frontier(table, &next)) p->bound += next.cost - bucket.key.cost;
+        if (frontier(table, &next)) p->bound += next.cost - cost;
         else p->bound = UINT64_MAX; /* this table has shown every code */
         p->turn = t + 1 < p->index->meta.tables ? t + 1 : 0;
     }
     return PROBE_DONE;
+}
+
+uint64_t probe_pending(const struct probe *p) {
+    const struct probe_bucket *bucket = &p->tables[p->turn].ahead[0];
+    return p->within ? bucket->stop - bucket->start : 0;
 }

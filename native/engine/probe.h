@@ -2,8 +2,8 @@
 #define WHAMMING_PROBE_H
 /* The probe: the paper's Alg. 2 over m tables, which is Alg. 1 where m = 1.
  *
- * Search module (section III.B). Each table enumerates its keys in increasing cost with a priority queue. A key is known
- * by which bits of the substring's optimum it changes, with the bits ranked by increasing delta:
+ * Search module (section III.B). Each table enumerates its keys in increasing cost with a priority queue. A key is
+ * known by which bits of the substring's optimum it changes, with the bits ranked by increasing delta:
  *
  *      mask (by rank)   1010          highest changed rank r
  *      operation 1      1010 + r+1    change the next bit too
@@ -23,8 +23,8 @@
 #include "distance.h"
 
 enum {
-    PROBE_LAG = 4,                 /* keys taken out ahead of use, so that memory is fetched in time */
-    PROBE_MOST_QUEUED = 1 << 20    /* keys waiting in all queues: 16 MiB */
+    PROBE_LAG = 4,              /* keys taken out ahead of use, so that memory is fetched in time */
+    PROBE_MOST_QUEUED = 1 << 20 /* keys waiting in all queues: 16 MiB of them, in at most 32 MiB of room */
 };
 
 enum probe_result { PROBE_PAUSED, PROBE_DONE, PROBE_CROWDED, PROBE_FAILED_MEMORY, PROBE_FAILED_CORRUPT };
@@ -54,14 +54,17 @@ struct probe_table {
 struct probe {
     const wh_index *index;
     const struct distance *distance;
+    const uint8_t *optimum;
     struct probe_table *tables;
-    uint32_t turn;     /* the table to advance next */
-    uint64_t bound;    /* S; UINT64_MAX once every code has been met */
+    uint32_t turn;  /* the table to advance next */
+    int within;     /* a bucket of that table is searched in part */
+    uint64_t bound; /* S; UINT64_MAX once every code has been met */
     uint64_t queued;
     uint64_t buckets, nonempty, candidates;
 };
 
-/* Make ready for one query. Returns a wh_status (WH_MEMORY); probe_free is safe on a zeroed or failed struct. */
+/* Make ready for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);
+ * probe_free is safe on a zeroed or failed struct. */
 int probe_init(struct probe *probe, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
                const uint64_t *delta);
 void probe_free(struct probe *probe);
@@ -70,5 +73,8 @@ void probe_free(struct probe *probe);
  * `effort` more buckets and candidates have been seen (PROBE_PAUSED). PROBE_CROWDED: the queues are full; sweep
  * instead. */
 enum probe_result probe_run(struct probe *probe, struct collector *collector, uint64_t effort);
+
+/* Postings left in the bucket that a pause interrupted. */
+uint64_t probe_pending(const struct probe *probe);
 
 #endif

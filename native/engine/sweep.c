@@ -2,29 +2,43 @@
 #include "sweep.h"
 
 #include "memory.h"
+#include "rows.h"
 
-enum { PREFETCH_MOST = 16, SAMPLE_BLOCKS = 24 };
+#include <math.h>
+
+enum { PREFETCH_MOST = 16 };
 
 #define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
 
 static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
     const wh_index *index = s->index;
     size_t planes = index->planes;
-    double expected[WH_MAX_BITS / 4];
+    double mean[WH_MAX_BITS / 4], variance[WH_MAX_BITS / 4];
     for (size_t p = 0; p < planes; p++) {
-        double sum = 0;
+        mean[p] = variance[p] = 0;
         for (uint32_t i = 4 * (uint32_t)p; i < 4 * p + 4 && i < index->meta.bits; i++) {
-            double ones = index->frequency[i] / 65535.0;
-            sum += (double)delta[i] * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
+            double ones = index->frequency[i] / 65535.0, cost = (double)delta[i];
+            mean[p] += cost * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
+            variance[p] += cost * cost * ones * (1 - ones);
         }
-        expected[p] = sum;
     }
     for (size_t p = 0; p < planes; p++) { /* insertion sort: few, and often nearly in order */
         size_t at = p;
-        for (; at > 0 && expected[s->plane[at - 1]] < expected[p]; at--) s->plane[at] = s->plane[at - 1];
+        for (; at > 0 && mean[s->plane[at - 1]] < mean[p]; at--) s->plane[at] = s->plane[at - 1];
         s->plane[at] = (uint32_t)p;
     }
-    for (size_t at = 0; at < planes; at++) s->order[at] = s->plane[at] * 64;
+    double sum = 0, square = 0;
+    for (size_t at = 0; at < planes; at++) {
+        uint32_t p = s->plane[at];
+        s->order[at] = p * 64;
+        s->outlook[at].mean = sum += mean[p];
+        s->outlook[at].deviation = sqrt(square += variance[p]);
+    }
+}
+
+void sweep_restart(struct sweep *s) {
+    s->next = 0;
+    s->limit = UINT64_MAX; /* the filter was made for a limit that is no longer one */
 }
 
 int sweep_init(struct sweep *s, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
@@ -34,11 +48,12 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct distance *di
     s->distance = distance;
     s->kernels = *sweep_kernels_for(index->simd);
     s->wide = planes >= SWEEP_WIDE_FROM;
-    s->limit = UINT64_MAX;
+    sweep_restart(s);
     s->order = wh_malloc(sizeof *s->order * planes);
     s->plane = wh_malloc(sizeof *s->plane * planes);
     s->lut = wh_calloc((planes + 3) / 4 * 4, 16);
-    if (!s->order || !s->plane || !s->lut) return WH_MEMORY;
+    s->outlook = wh_malloc(sizeof *s->outlook * planes);
+    if (!s->order || !s->plane || !s->lut || !s->outlook) return WH_MEMORY;
     order_planes(s, optimum, delta);
     /* The wide sums' step: the plane cost at nine tenths of the planes spans a look-up; dearer planes are cut off
      * there, which keeps the sum a lower bound. */
@@ -61,6 +76,8 @@ void sweep_free(struct sweep *s) {
     wh_free(s->order);
     wh_free(s->plane);
     wh_free(s->lut);
+    wh_free(s->outlook);
+    s->outlook = NULL;
     s->order = s->plane = NULL;
     s->lut = NULL;
 }
@@ -102,18 +119,18 @@ static void quantise(struct sweep *s, uint64_t limit) {
     }
 }
 
-static void verify(struct sweep *s, struct collector *c, size_t count) {
+static int verify(struct sweep *s, struct collector *c, size_t count) {
     const wh_index *index = s->index;
     s->candidates += count;
-    for (size_t i = 0; i < count; i++)
-        __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
+    for (size_t i = 0; i < count; i++) __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
     for (size_t i = 0; i < count; i++) {
         uint32_t row = s->survivors[i];
-        if (row >= index->meta.n) continue; /* the last block's padding */
+        if (row >= index->meta.rows) continue; /* the last block's padding */
         s->verified++;
         uint64_t d = distance_of(s->distance, index->codes + (uint64_t)row * index->code_bytes);
-        if (d <= c->limit) collect_offer(c, (struct hit){d, row_id(index, row)});
+        if (d <= c->limit && !offer_row(index, c, row, d)) return 0;
     }
+    return 1;
 }
 
 static size_t run_kernel(struct sweep *s, size_t first, size_t last, size_t *survivors) {
@@ -136,25 +153,26 @@ static size_t run_kernel(struct sweep *s, size_t first, size_t last, size_t *sur
     return next;
 }
 
-void sweep_run(struct sweep *s, struct collector *c, size_t last) {
+int sweep_run(struct sweep *s, struct collector *c, size_t last) {
     if (last > s->index->blocks_count) last = s->index->blocks_count;
     while (s->next < last) {
         size_t count;
         uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
         if (limit < s->limit - s->limit / 32) quantise(s, limit); /* sharpen the filter as the limit falls */
         s->next = run_kernel(s, s->next, last, &count);
-        verify(s, c, count);
+        if (!verify(s, c, count)) return WH_CORRUPT;
     }
+    return WH_OK;
 }
 
-uint64_t sweep_sample(struct sweep *s, uint64_t limit) {
-    size_t blocks = s->index->blocks_count, step = blocks / SAMPLE_BLOCKS, count;
-    struct sweep before = {.blocks = s->blocks, .planes_read = s->planes_read};
-    if (step == 0) return s->index->planes * 256;
-    quantise(s, limit);
-    for (size_t i = 0; i < SAMPLE_BLOCKS; i++) run_kernel(s, i * step, i * step + 1, &count);
-    uint64_t planes = (s->planes_read - before.planes_read) * 256 / SAMPLE_BLOCKS;
-    s->blocks = before.blocks;
-    s->planes_read = before.planes_read;
-    return planes;
+double sweep_forecast(const struct sweep *s, uint64_t limit, double margin) {
+    size_t planes = s->index->planes, p = 0;
+    while (p < planes && s->outlook[p].mean - margin * s->outlook[p].deviation < (double)limit) p++;
+    return p < 2 ? 2 : (double)p;
+}
+
+double sweep_margin(const struct sweep *s, double planes, uint64_t limit) {
+    size_t p = (size_t)(planes + 0.5);
+    if (p < 1 || p >= s->index->planes || s->outlook[p - 1].deviation <= 0) return -1;
+    return (s->outlook[p - 1].mean - (double)limit) / s->outlook[p - 1].deviation;
 }

@@ -24,6 +24,7 @@
 enum {
     SWEEP_SURVIVORS = 512,          /* rows that a kernel call may leave over */
     SWEEP_PLANE_PICOSECONDS = 6000, /* a first guess at the cost of a plane; learned from then on */
+    SWEEP_MARGIN_1000 = 2500,       /* likewise: deviations below the mean at which the last code leaves a block */
     SWEEP_WIDE_FROM = 72            /* planes */
 };
 
@@ -61,11 +62,14 @@ struct sweep {
     uint32_t *order;
     uint32_t *plane; /* plane numbers in visiting order */
     uint8_t *lut;
-    uint64_t limit;  /* that the lut was made for */
+    struct {
+        double mean, deviation;
+    } *outlook;       /* of a code's cost in the first planes, in visiting order, were its bits independent */
+    uint64_t limit;   /* that the lut was made for */
     uint64_t largest; /* wide: the plane cost that one look-up's full range stands for */
     size_t check_from;
     uint16_t wide_limit;
-    size_t next;     /* block */
+    size_t next; /* block */
     uint64_t blocks, planes_read, candidates, verified;
     uint32_t survivors[SWEEP_SURVIVORS];
 };
@@ -75,11 +79,17 @@ int sweep_init(struct sweep *sweep, const wh_index *index, const struct distance
                const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
-/* Sweep blocks from sweep->next up to `last` and offer what is found. */
-void sweep_run(struct sweep *sweep, struct collector *collector, size_t last);
+/* Go back to the first block, for hits beyond the limit so far. */
+void sweep_restart(struct sweep *sweep);
 
-/* Planes that one block takes at the collector's present limit, times 256: measured on a few blocks of the index,
- * offering nothing. */
-uint64_t sweep_sample(struct sweep *sweep, uint64_t limit);
+/* Sweep blocks from sweep->next up to `last` and offer what is found. Returns a wh_status (WH_CORRUPT). */
+int sweep_run(struct sweep *sweep, struct collector *collector, size_t last);
+
+/* Planes that a block is likely to take at this limit: until the cost of a code that lies `margin` deviations below the
+ * mean passes it. */
+double sweep_forecast(const struct sweep *sweep, uint64_t limit, double margin);
+
+/* The margin that a finished sweep of so many planes per block turned out to have; -1 where it tells nothing. */
+double sweep_margin(const struct sweep *sweep, double planes, uint64_t limit);
 
 #endif

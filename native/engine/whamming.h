@@ -25,27 +25,27 @@
 
 enum wh_status {
     WH_OK = 0,
-    WH_MEMORY = 1,    /* an allocation failed; nothing was changed */
-    WH_ARGUMENT = 2,  /* an argument is outside the range its comment gives */
+    WH_MEMORY = 1,     /* an allocation failed; nothing was changed */
+    WH_ARGUMENT = 2,   /* an argument is outside the range its comment gives */
     WH_NOT_FINITE = 3, /* a cost is NaN or infinite */
-    WH_CORRUPT = 4,   /* the arrays contradict themselves; the index must not be trusted */
-    WH_VERSION = 5,   /* the arrays were written in a format that this build does not read */
-    WH_NO_TABLES = 6, /* the probe plan was asked of an index without tables */
-    WH_TOO_LARGE = 7  /* n x tables does not fit the single layout (2^32 postings) */
+    WH_CORRUPT = 4,    /* the arrays contradict themselves; the index must not be trusted */
+    WH_VERSION = 5,    /* the arrays were written in a format that this build does not read */
+    WH_NO_TABLES = 6,  /* the probe plan was asked of an index without tables */
+    WH_TOO_LARGE = 7   /* n x tables does not fit the single layout (2^32 postings) */
 };
 
 /* A sentence for people. Never NULL; the text is static. */
 const char *wh_status_text(int status);
 
 enum wh_limits {
-    WH_MAX_BITS = 4096,          /* the longest code */
-    WH_MAX_SUBSTRING_BITS = 32,  /* the longest substring of a table */
-    WH_MAX_TABLES = 4096,        /* the most tables of one index */
-    WH_BLOCK_CODES = 128,        /* codes per block of the sweep's array */
-    WH_FORMAT = 1                /* the arrays' format version */
+    WH_MAX_BITS = 4096,         /* the longest code */
+    WH_MAX_SUBSTRING_BITS = 32, /* the longest substring of a table */
+    WH_MAX_TABLES = 4096,       /* the most tables of one index */
+    WH_BLOCK_CODES = 128,       /* codes per block of the sweep's array */
+    WH_FORMAT = 1               /* the arrays' format version */
 };
 
-/* -- Costs ---------------------------------------------------------------------------------------------------------
+/* -- Costs ----------------------------------------------------------------------------------------------------------
  *
  * A query is a table of bits x 2 finite doubles: the cost of a stored bit being 0, and of its being 1. A code's
  * distance is the sum over its bits. Rounding reduces the table to
@@ -64,58 +64,65 @@ int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_
                    int32_t *exponent);
 
 /* -- Arrays --------------------------------------------------------------------------------------------------------
- * The byte layout of each array is described at the head of arrays.h.
+ * The byte layout of each array is described at the head of arrays.h. Any alignment works; WH_BLOCKS is read fastest
+ * where it starts on a cache line (64 bytes).
  */
 
 enum wh_array {
     WH_META = 0,      /* sizes, layout, frequency of ones per bit */
-    WH_CODES = 1,     /* the codes, row by row */
+    WH_CODES = 1,     /* the distinct codes, row by row */
     WH_BLOCKS = 2,    /* the codes again, by planes of 4 bits: what the sweep reads */
-    WH_IDS = 3,       /* id of each row; empty where id = row */
-    WH_DIRECTORY = 4, /* where each bucket of the tables starts and ends */
-    WH_POSTINGS = 5,  /* rows, bucket by bucket */
-    WH_ENTRIES = 6,   /* the codes, bucket by bucket; empty for compact buckets */
-    WH_ARRAYS = 7
+    WH_IDS = 3,       /* ids, row by row; empty where id = row */
+    WH_GROUPS = 4,    /* where each row's ids start; empty where no two codes are equal */
+    WH_DIRECTORY = 5, /* where each bucket of the tables starts and ends */
+    WH_POSTINGS = 6,  /* rows, bucket by bucket */
+    WH_ENTRIES = 7,   /* the codes, bucket by bucket; empty for compact buckets */
+    WH_ARRAYS = 8
 };
 
 enum wh_layout { WH_MULTI = 0, WH_SINGLE = 1 };
 enum wh_buckets { WH_COMPACT = 0, WH_FAST = 1 };
 
 struct wh_arrays {
-    const void *data[7];
-    uint64_t size[7]; /* bytes */
+    const void *data[8];
+    uint64_t size[8]; /* bytes */
 };
 
 struct wh_build_options {
-    uint32_t bits;           /* 1 .. WH_MAX_BITS */
-    uint32_t tables;         /* number of substrings; 0: no tables, sweep only. At most bits, and so many that no
-                                substring is longer than WH_MAX_SUBSTRING_BITS */
-    uint32_t layout;         /* enum wh_layout */
-    uint32_t buckets;        /* enum wh_buckets */
-    uint32_t reorder;        /* 1: place alike codes next to each other (faster); 0: keep the rows' order */
-    uint32_t threads;        /* 0 or 1: build on the calling thread */
+    uint32_t bits;    /* 1 .. WH_MAX_BITS */
+    uint32_t tables;  /* number of substrings; 0: no tables, sweep only. At most covered, and so many that no
+                         substring is longer than WH_MAX_SUBSTRING_BITS */
+    uint32_t covered; /* the substrings are cut from the first `covered` bits, 1 .. bits; what lies beyond
+                         adds nothing to the probe's bound, which stays exact */
+    uint32_t layout;  /* enum wh_layout */
+    uint32_t buckets; /* enum wh_buckets */
+    uint32_t reorder; /* 1: place alike codes next to each other (faster); 0: keep the rows' order */
+    uint32_t threads; /* 0 or 1: build on the calling thread */
 };
 
 /* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32).
- * ids: n ids, or NULL for 0 .. n - 1. Ids need not be distinct or sorted; equal (distance, id) pairs come in no
- * stated order. progress, if not NULL, is raised from 0 to 1000 as the work goes on, for another thread to read.
- * The arrays are allocated with malloc and belong to the caller: wh_arrays_free.
- * Peak memory: the finished arrays, plus 12 bytes per code and 8 bytes per bucket per thread.
- * Failures: WH_ARGUMENT, WH_MEMORY, WH_TOO_LARGE. Thread-safe. */
+ * ids: n distinct ids in any order, or NULL for 0 .. n - 1. (Searches go on after a (distance, id), so of equal ids at
+ * one distance some could be passed over; that is not checked here.) progress, if not NULL, is raised from 0 to 1000 as
+ * the work goes on, for another thread to read. The arrays are allocated with malloc and belong to the caller:
+ * wh_arrays_free. Equal codes are stored once, with all their ids. Peak memory: the finished arrays, plus 24 bytes per
+ * code, 4 bytes per bucket and thread, and for the single layout 4 bytes per bucket and table. Failures: WH_ARGUMENT,
+ * WH_MEMORY, WH_TOO_LARGE. Thread-safe. */
 int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
              volatile uint32_t *progress, struct wh_arrays *arrays);
 
 /* Free what wh_build allocated, and empty the struct. Not for borrowed arrays. */
 void wh_arrays_free(struct wh_arrays *arrays);
 
-/* -- Index --------------------------------------------------------------------------------------------------------- */
+/* -- Index ------------------------------------------------------------------------------------------------------- */
 
 typedef struct wh_index wh_index;
 
 struct wh_index_info {
-    uint64_t n;
+    uint64_t n;    /* codes */
+    uint64_t rows; /* distinct ones */
     uint32_t bits;
     uint32_t tables;
+    uint32_t covered;
     uint32_t layout;
     uint32_t buckets;
     uint32_t reordered;
@@ -130,7 +137,7 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **index);
 void wh_index_close(wh_index *index); /* NULL is allowed. No cursor may be open. */
 void wh_index_describe(const wh_index *index, struct wh_index_info *info);
 
-/* -- Search -------------------------------------------------------------------------------------------------------- */
+/* -- Search ------------------------------------------------------------------------------------------------------ */
 
 enum wh_plan { WH_AUTO = 0, WH_PROBE = 1, WH_SWEEP = 2 };
 
@@ -142,10 +149,10 @@ struct wh_search {
     const uint64_t *delta;
     int64_t floor;
     int32_t exponent;
-    uint32_t plan;      /* enum wh_plan */
-    uint64_t k;         /* the most hits ever wanted; UINT64_MAX: as many as the caller asks for */
-    double radius;      /* only hits of distance <= radius; +infinity: all. Not NaN */
-    uint32_t resumed;   /* 1: only hits that come after (after_distance, after_id) in the total order */
+    uint32_t plan;    /* enum wh_plan */
+    uint64_t k;       /* the most hits ever wanted; UINT64_MAX: as many as the caller asks for */
+    double radius;    /* only hits of distance <= radius; +infinity: all. Not NaN */
+    uint32_t resumed; /* 1: only hits that come after (after_distance, after_id) in the total order */
     double after_distance;
     uint64_t after_id;
 };
@@ -157,15 +164,16 @@ enum wh_stop {
     WH_CANCELLED = 3  /* wh_cursor_cancel was called */
 };
 
+/* Every call does at least a slice of work (some tens of microseconds), so that repeating it comes to an end. */
 struct wh_budget {
     uint64_t candidates;  /* codes to compare in this call, about; 0: no limit */
     uint64_t nanoseconds; /* time to spend in this call, about; 0: no limit */
 };
 
 struct wh_stats {
-    uint32_t plan;             /* the plan that finished, or is at work: WH_PROBE or WH_SWEEP */
-    uint32_t switched;         /* 1: began by probing and went over to the sweep */
-    uint32_t rounds;           /* passes over the index; more than 1 only past 65,536 hits or in unlimited iteration */
+    uint32_t plan;     /* the plan that finished, or is at work: WH_PROBE or WH_SWEEP */
+    uint32_t switched; /* 1: began by probing and went over to the sweep */
+    uint32_t rounds;   /* passes over the index; more than 1 only past 65,536 hits or in unlimited iteration */
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed */
     uint64_t buckets_nonempty; /* of them, not empty */
@@ -176,8 +184,8 @@ struct wh_stats {
     uint64_t nanoseconds;      /* time spent inside the engine */
 };
 
-/* Start a search. Memory of a cursor, all of it freed by wh_cursor_close: 24 bytes x min(k, n, 65536), plus the
- * query's tables (at most 40 bits' worth of 256 KiB), plus while probing at most 24 MiB of queues.
+/* Start a search. Memory of a cursor, all of it freed by wh_cursor_close: 16 bytes x min(k, n, 65536), plus at most
+ * 400 KiB of the query's tables, plus while probing at most 32 MiB of queues (a few KiB as a rule).
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
 int wh_cursor_open(const wh_index *index, const struct wh_search *search, wh_cursor **cursor);
 void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
@@ -202,7 +210,7 @@ void wh_cursor_cancel(wh_cursor *cursor);
 
 void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 
-/* -- Batches ------------------------------------------------------------------------------------------------------- */
+/* -- Batches ----------------------------------------------------------------------------------------------------- */
 
 /* Top-k of q queries on `threads` threads (0 or 1: the calling one only). Queries that sweep share each pass over the
  * blocks. Results go to row i of ids and distances (q x k); counts[i] of them are set. stats: q structs or NULL.
@@ -212,7 +220,7 @@ int wh_search_batch(const wh_index *index, const struct wh_search *searches, siz
                     volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats);
 
-/* -- Instruction sets ---------------------------------------------------------------------------------------------- */
+/* -- Instruction sets -------------------------------------------------------------------------------------------- */
 
 /* The sweep's kernels, best last. All give the same survivors. */
 enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };

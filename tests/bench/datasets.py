@@ -168,7 +168,7 @@ def _clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
 
     def noisy(rows: Bytes) -> Bytes:
         noise = rng.integers(0, 256, (3, *rows.shape), dtype=np.uint8)
-        return rows ^ np.bitwise_and.reduce(noise, axis=0)
+        return np.bitwise_xor(rows, np.bitwise_and.reduce(noise, axis=0))
 
     codes = np.concatenate([noisy(centres[rng.integers(0, len(centres), 250_000)]) for _ in range(n // 250_000)])
     query = noisy(codes[rng.integers(0, n, QUERIES)])

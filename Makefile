@@ -1,0 +1,82 @@
+# Each target sets up what it needs, once: a fresh machine has Python 3.11, a C compiler and make.
+# A stamp file per virtual environment records that it is up to date with its inputs.
+
+PYTHON ?= python3
+BUILD  := build
+VENV   := $(BUILD)/venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+SOURCES := pyproject.toml $(shell find native clients -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' | grep -v '/_[a-z]*\.c$$')
+C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
+
+.PHONY: help demo test check bench paper soak format clean dist
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+demo: $(BUILD)/installed ## index codes made here and show their neighbours arriving in order
+	$(BIN)/python -m whamming.native.demo
+
+test: $(BUILD)/tested-with ## run the tests
+	$(BIN)/python -m pytest -n auto -q
+
+check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format, and the C tests under sanitizers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	MYPYPATH=$(BUILD)/typed:tests/bench $(BIN)/mypy -p whamming
+	MYPYPATH=$(BUILD)/typed:tests/bench $(BIN)/mypy tests
+	$(MAKE) sanitize
+
+format: $(BUILD)/checked-with ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
+
+bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss; writes build/bench/
+	$(BIN)/python tests/bench/race.py
+
+paper: $(BUILD)/benched-with ## the paper's tables next to ours
+	$(BIN)/python tests/bench/paper.py
+
+soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hours)
+	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py
+
+dist: $(BUILD)/checked-with ## build the source distribution and the wheel
+	$(PIP) install build
+	$(BIN)/python -m build --outdir dist .
+
+clean: ## remove everything that was built
+	rm -rf $(BUILD) dist *.egg-info native/_*.c native/*.so
+
+include tests/native/c/sanitize.mk
+
+# -- set-up ----------------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(BUILD)/installed: $(BIN)/python $(SOURCES)
+	rm -rf $(BUILD)/wheel
+	$(PIP) wheel --no-deps -w $(BUILD)/wheel .
+	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
+	$(PIP) install $(BUILD)/wheel/*.whl
+	@touch $@
+
+# Tools on top: the wheel is there already, so this adds what an extra names.
+$(BUILD)/tested-with: $(BUILD)/installed
+	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[test]"
+	@touch $@
+
+$(BUILD)/checked-with: $(BUILD)/tested-with
+	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[check]"
+	@touch $@
+
+$(BUILD)/benched-with: $(BUILD)/installed
+	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[bench]"
+	@touch $@
+
+# The folders as the package that they install as, so that mypy reads the sources.
+$(BUILD)/typed: $(SOURCES)
+	rm -rf $@ && mkdir -p $@/whamming
+	ln -s $(CURDIR)/clients/python/* $@/whamming/
+	ln -s $(CURDIR)/native $@/whamming/native

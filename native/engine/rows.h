@@ -1,0 +1,20 @@
+#ifndef WHAMMING_ROWS_H
+#define WHAMMING_ROWS_H
+/* From a row, one distinct code, to the hits of all ids that share it. */
+#include "arrays.h"
+#include "collect.h"
+
+/* Offer a row's ids, smallest first, until the collector takes no more. Returns 0 where GROUPS contradicts itself. */
+static inline int offer_row(const wh_index *index, struct collector *collector, uint32_t row, uint64_t distance) {
+    if (!index->groups) {
+        collect_offer(collector, (struct hit){distance, id_at(index, row)});
+        return 1;
+    }
+    uint64_t start = load32(index->groups + 4 * (uint64_t)row), stop = load32(index->groups + 4 * (uint64_t)row + 4);
+    if (start > stop || stop > index->meta.n) return 0;
+    for (uint64_t place = start; place < stop; place++)
+        if (!collect_offer(collector, (struct hit){distance, id_at(index, place)})) break;
+    return 1;
+}
+
+#endif

@@ -1,0 +1,166 @@
+#ifndef WHAMMING_LAB_H
+#define WHAMMING_LAB_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* The paper's laboratory: every system that "Fast Search on Binary Codes by Weighted Hamming Distance" compares,
+ * written as the paper describes it and counting what the paper counts. It exists to be measured against, and is no
+ * part of the product's engine.
+ *
+ *   index     the codes' hash tables, one per substring or all merged into one. Immutable; any number of threads may
+ *             share it. It borrows the codes.
+ *   search    one call answers a batch of queries on the calling thread. The call owns all of its scratch, so many
+ *             may run at once on one index.
+ *
+ * Codes. Bit i of a code is byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored. Substring t of m
+ * covers consecutive bits; the first bits % m substrings have ceil(bits / m) bits, the others floor(bits / m).
+ *
+ * Distances. A query is reduced, outside, to nonnegative integers: the optimum h, which is the cheapest code there
+ * is (Eqn. 5), and delta[i], what it costs to differ from h in bit i (Eqn. 6). A code's distance is the sum of
+ * delta[i] over the bits where it differs from h. So all arithmetic is exact, and a mismatch with the query may well
+ * be cheaper than a match.
+ *
+ * Counts, as the paper's tables turn out to count. Buckets: every look-up, of empty buckets too, and again when
+ * the merged table is asked for the same key on behalf of another substring. Candidates: distinct codes met.
+ *
+ * Ties. The paper stops as soon as the k-th distance is at most the bound, so which of several codes at exactly the
+ * k-th distance are returned is left to the order of probing. The returned distances are exact all the same.
+ *
+ * Failures. Functions return LAB_OK or another lab_status. No function calls back, prints or keeps global state.
+ */
+
+enum lab_status {
+    LAB_OK = 0,
+    LAB_MEMORY = 1,    /* an allocation failed; what was written to the answers so far is meaningless */
+    LAB_ARGUMENT = 2,  /* an argument is outside the range that its comment gives */
+    LAB_TOO_LONG = 3,  /* a substring has more than LAB_MAX_SUBSTRING_BITS bits: use more tables */
+    LAB_TOO_LARGE = 4, /* n x tables is 2^32 or more: use fewer tables or split the codes */
+    LAB_COST = 5       /* a query's deltas add up to 2^62 or more: round its costs to fewer bits */
+};
+
+/* A sentence for people. Never NULL; the text is static. */
+const char *lab_status_text(int status);
+
+enum lab_limits {
+    LAB_MAX_BITS = 4096,        /* the longest code */
+    LAB_MAX_SUBSTRING_BITS = 24 /* the longest substring; a table's directory has 2^substring entries of 4 bytes */
+};
+
+/* -- Index ------------------------------------------------------------------------------------------------------- */
+
+typedef struct lab_index lab_index;
+
+enum lab_layout {
+    LAB_MULTI = 0, /* one hash table per substring (Sec. IV.A) */
+    LAB_SINGLE = 1 /* all substrings of all codes in one table (Sec. IV.B) */
+};
+
+/* Build the hash tables over n codes (n x ceil(bits / 8) bytes, row-major). The codes are borrowed: they must stay
+ * as they are until lab_index_free. `tables` is the paper's m, 1 .. bits.
+ * Failures: LAB_ARGUMENT, LAB_TOO_LONG, LAB_TOO_LARGE, LAB_MEMORY; *index is then untouched. Thread-safe. */
+int lab_index_new(const uint8_t *codes, size_t n, uint32_t bits, uint32_t tables, enum lab_layout layout,
+                  lab_index **index);
+
+/* Free the tables; NULL is allowed. No search may be running on the index. */
+void lab_index_free(lab_index *index);
+
+struct lab_storage {
+    uint64_t codes;     /* bytes of the codes themselves */
+    uint64_t directory; /* bytes that say where each bucket starts */
+    uint64_t postings;  /* bytes of the identifiers in the buckets */
+};
+
+/* The bytes an index occupies. Thread-safe, cannot fail. */
+void lab_index_storage(const lab_index *index, struct lab_storage *storage);
+
+struct lab_usage {
+    uint64_t all; /* |T_all|: bucket indices that are non-empty in at least one of the m tables */
+    uint64_t one; /* |T_one|: those that are non-empty in exactly one */
+};
+
+/* The paper's Table I: how far the m tables share their bucket indices. The same for both layouts. Thread-safe.
+ * Failures: LAB_MEMORY. */
+int lab_index_usage(const lab_index *index, struct lab_usage *usage);
+
+/* -- Queries and answers ----------------------------------------------------------------------------------------- */
+
+struct lab_costs {
+    size_t count;           /* queries */
+    const uint8_t *optimum; /* count x ceil(bits / 8) bytes: h, packed like a code */
+    const uint64_t *deltas; /* count x bits: the cost of differing from h in each bit */
+};
+
+/* The caller's arrays. Query i's hits stand at i x k, ordered by (distance, id); only the first found[i] =
+ * min(k, n) are written. */
+struct lab_answers {
+    uint32_t *ids;        /* count x k: row numbers */
+    uint64_t *distances;  /* count x k */
+    uint64_t *found;      /* count */
+    uint64_t *buckets;    /* count: look-ups */
+    uint64_t *candidates; /* count: distinct codes compared */
+};
+
+/* -- The systems -------------------------------------------------------------------------------------------------
+ * Each answers every query of the batch on the calling thread. k may be 0 and may exceed n. All are thread-safe.
+ * Failures of each: LAB_MEMORY, and LAB_COST where costs are given.
+ */
+
+/* Linear Scan (Sec. V.B): every code, through one table of 256 sums per byte. Exact. */
+int lab_scan(const lab_index *index, const struct lab_costs *costs, size_t k, struct lab_answers *answers);
+
+/* When a search over the tables may end (Sec. IV.A). f(s_i): cost of the substring last taken from queue i; f(s^_i):
+ * cost of the substring now on its top. r is the k-th best code met so far. */
+enum lab_criterion {
+    LAB_EQN10 = 0,      /* g(r) <= sum f(s^_i), looked at once per round over all tables */
+    LAB_EQN11 = 1,      /* the same bound, looked at after every bucket: FSWBC */
+    LAB_EQN15 = 2,      /* Eqn. 11 with each round's tables sorted by f(s^_i) - f(s_i): FSWBC_sort */
+    LAB_EQN16 = 3,      /* g(r) <= sum f(s_i), the paper's formula for PQTable's rule, after every bucket */
+    LAB_APPEARANCES = 4 /* PQTable's rule itself: some code has been met in all m tables, and k codes are no farther.
+                           Looked at after every candidate; this is what the paper's PQTable rows measure */
+};
+
+/* FSWBC (Alg. 1 and 2); on a LAB_SINGLE index this is FSWBC_single. Exact under every criterion.
+ * Failures also: LAB_ARGUMENT for an unknown criterion. */
+int lab_fswbc(const lab_index *index, const struct lab_costs *costs, size_t k, enum lab_criterion criterion,
+              struct lab_answers *answers);
+
+/* PQTable on binary codes (Sec. V.C): each 8 bits of a substring are one sub-quantiser with 256 centroids; buckets
+ * come in order from the multi-sequence algorithm; LAB_APPEARANCES ends the search. Exact. */
+int lab_pqtable(const lab_index *index, const struct lab_costs *costs, size_t k, struct lab_answers *answers);
+
+/* MIH_binary: multi-index hashing by plain Hamming distance. codes: count query codes, packed. The distances
+ * are Hamming distances and are exact; equal ones come in the order they were met, not by id. */
+int lab_mih_binary(const lab_index *index, const uint8_t *codes, size_t count, size_t k, struct lab_answers *answers);
+
+/* Which codes MIH_weight chooses from. */
+enum lab_pool {
+    LAB_KEPT = 0, /* what multi-index hashing keeps: the first k codes met at each Hamming distance. Gives the paper's
+                     accuracy */
+    LAB_MET = 1   /* every candidate: dearer and more accurate than the paper's */
+};
+
+/* MIH_weight: the search of MIH_binary, whose pool is then ranked by weighted distance. Not exact: a close code whose
+ * Hamming distance is large is missed. codes: costs->count query codes, packed.
+ * Failures also: LAB_ARGUMENT for an unknown pool. */
+int lab_mih_weight(const lab_index *index, const uint8_t *codes, const struct lab_costs *costs, size_t k,
+                   enum lab_pool pool, struct lab_answers *answers);
+
+/* -- Probing order ----------------------------------------------------------------------------------------------- */
+
+/* The codes made from `changed` by Operations 1 and 2 (Sec. III.B), in this order. Bit r of `changed` says that the
+ * bit with the r-th smallest delta differs from h. Returns how many were written: 2; 1 from 0, which allows
+ * Operation 1 only; 0 if the dearest of the `bits` bits is changed already. Thread-safe, cannot fail. */
+uint32_t lab_successors(uint32_t changed, uint32_t bits, uint32_t successors[2]);
+
+enum lab_generator {
+    LAB_FLIPS = 0,         /* FSWBC's two operations and priority queue */
+    LAB_MULTI_SEQUENCE = 1 /* PQTable's multi-sequence algorithm over parts of 8 bits */
+};
+
+/* The first min(count, 2^bits) codes of `bits` bits in probing order, with their costs. bits: 1 ..
+ * LAB_MAX_SUBSTRING_BITS; deltas: `bits` values.
+ * Failures: LAB_ARGUMENT (bits, generator), LAB_COST, LAB_MEMORY. Thread-safe. */
+int lab_probing_order(uint32_t optimum, const uint64_t *deltas, uint32_t bits, enum lab_generator generator,
+                      size_t count, uint32_t *keys, uint64_t *key_costs);
+
+#endif

@@ -1,0 +1,43 @@
+#ifndef WHAMMING_LAB_NEAREST_H
+#define WHAMMING_LAB_NEAREST_H
+/* The k best codes met so far: the K-size max-heap of the decision module (Sec. IV.A). */
+#include "lab.h"
+
+#include <stdbool.h>
+
+struct lab_hit {
+    uint64_t distance;
+    uint32_t id;
+};
+
+struct lab_nearest {
+    struct lab_hit *heap; /* heap[0] is the worst by (distance, id) */
+    size_t size;
+    size_t capacity; /* min(k, n), so that a heap over all codes counts as full */
+};
+
+/* An empty heap. Failures: LAB_MEMORY; lab_nearest_free is safe all the same. */
+int lab_nearest_init(struct lab_nearest *nearest, size_t k, size_t n);
+void lab_nearest_free(struct lab_nearest *nearest);
+
+static inline bool lab_nearest_full(const struct lab_nearest *nearest) { return nearest->size == nearest->capacity; }
+
+/* g(r) <= bound: nothing that costs at least `bound` can improve on what is kept. */
+static inline bool lab_nearest_within(const struct lab_nearest *nearest, uint64_t bound) {
+    return lab_nearest_full(nearest) && (nearest->capacity == 0 || nearest->heap[0].distance <= bound);
+}
+
+/* Keep a hit that may be among the k best; what it beats is dropped. */
+void lab_nearest_keep(struct lab_nearest *nearest, struct lab_hit hit);
+
+/* Keep a code if it is among the k best. Inline, because nearly every candidate ends at this comparison. */
+static inline void lab_nearest_offer(struct lab_nearest *nearest, uint64_t distance, uint32_t id) {
+    if (lab_nearest_full(nearest) && (nearest->capacity == 0 || distance > nearest->heap[0].distance)) return;
+    lab_nearest_keep(nearest, (struct lab_hit){distance, id});
+}
+
+/* Write the kept hits in (distance, id) order as the answer to query number `query` of a batch with this k, and empty
+ * the heap. */
+void lab_nearest_emit(struct lab_nearest *nearest, struct lab_answers *answers, size_t query, size_t k);
+
+#endif

@@ -1,0 +1,27 @@
+#ifndef WHAMMING_LAB_WEIGHER_H
+#define WHAMMING_LAB_WEIGHER_H
+/* A query's weighted Hamming distance to any code, byte by byte. weigher.c says how. */
+#include "hash_table.h"
+
+struct lab_weigher {
+    size_t code_bytes;
+    uint64_t (*sums)[256]; /* sums[byte][value]: cost of that byte of a code having that value */
+};
+
+/* Room for codes of this index. Failures: LAB_MEMORY; lab_weigher_free is safe all the same. */
+int lab_weigher_init(struct lab_weigher *weigher, const lab_index *index);
+void lab_weigher_free(struct lab_weigher *weigher);
+
+/* Make it the weigher of query number `query`. Failures: LAB_COST. */
+int lab_weigher_start(struct lab_weigher *weigher, const lab_index *index, const struct lab_costs *costs, size_t query);
+
+static inline uint64_t lab_weigh(const struct lab_weigher *weigher, const uint8_t *code) {
+    uint64_t sum = 0;
+    for (size_t byte = 0; byte < weigher->code_bytes; byte++) sum += weigher->sums[byte][code[byte]];
+    return sum;
+}
+
+/* LAB_OK if the deltas add up to less than 2^62, so that no sum or bound can overflow; else LAB_COST. */
+int lab_check_deltas(const uint64_t *deltas, uint32_t bits);
+
+#endif
