@@ -23,8 +23,10 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
-	MYPYPATH=$(BUILD)/typed:tests/bench $(BIN)/mypy -p whamming
-	MYPYPATH=$(BUILD)/typed:tests/bench $(BIN)/mypy tests
+	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
+	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.native -m tests.conftest -m tests.test_readme
+	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
+	    --config-file $(CURDIR)/pyproject.toml *.py
 	$(MAKE) sanitize
 
 format: $(BUILD)/checked-with ## format the code

@@ -169,8 +169,16 @@ class Cursor:
 
         ``eager``: return as soon as at least one is proven.
         """
-        if n < 0:
-            raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+        _check_count(n)
+        if self._pending:  # iterating has taken these from the engine already
+            early = self._pending[-n:][::-1] if n else []
+            del self._pending[len(self._pending) - len(early) :]
+            ids = np.array([hit.id for hit in early], dtype=np.uint64)
+            distances = np.array([hit.distance for hit in early], dtype=np.float64)
+            if len(early) == n or eager:
+                return ids, distances
+            more_ids, more_distances = self.next(n - len(early), budget=budget)
+            return np.concatenate([ids, more_ids]), np.concatenate([distances, more_distances])
         n = min(n, self._left, self._index.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
@@ -196,6 +204,7 @@ class Cursor:
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best ``n`` hits known but not handed out: what a search out of budget can say beyond its proof."""
+        _check_count(n)
         n = min(n, self._left, self._index.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
@@ -256,11 +265,16 @@ class Cursor:
         return self._handle
 
 
+def _check_count(n: int) -> None:
+    if n < 0:
+        raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+
+
 def _raw_budget(budget: Budget | None) -> Any:
     if budget is None:
         return ffi.NULL
-    candidates, seconds = budget.candidates or 0, budget.seconds or 0.0
-    if candidates < 0 or seconds < 0 or math.isnan(seconds):
+    candidates, seconds = budget.candidates, budget.seconds
+    if (candidates is not None and candidates <= 0) or (seconds is not None and not seconds > 0):
         raise InvalidArgumentError(f"{budget}: candidates and seconds must be positive, or None for no limit")
-    nanoseconds = max(1, round(min(seconds, 1e9) * 1e9)) if budget.seconds is not None else 0
-    return ffi.new("struct wh_budget *", {"candidates": candidates, "nanoseconds": nanoseconds})
+    nanoseconds = 0 if seconds is None else max(1, round(min(seconds, 1e9) * 1e9))
+    return ffi.new("struct wh_budget *", {"candidates": candidates or 0, "nanoseconds": nanoseconds})

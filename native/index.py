@@ -82,9 +82,8 @@ class Index:
     Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
     """
 
-    def __init__(self, arrays: Mapping[str, Any], *, owner: object = None) -> None:
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
         """Open an index over buffers by name; prefer :meth:`build` or :meth:`from_arrays`."""
-        self._owner = owner
         self._buffers = {name: memoryview(arrays[name]).cast("B") for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
@@ -191,11 +190,13 @@ class Index:
                 progress(done[0] / 1000)
         check(status[0], f"building an index of {n} codes of {bits} bits")
         owner = ffi.gc(arrays, lib.wh_arrays_free)
-        buffers = {
-            name: ffi.buffer(arrays.data[i], arrays.size[i]) if arrays.size[i] else b""
-            for i, name in enumerate(ARRAY_NAMES)
-        }
-        return cls(buffers, owner=owner)
+
+        def view(i: int) -> Any:
+            # The buffer keeps its pointer alive, and the pointer's destructor the owner of all arrays.
+            pointer = ffi.gc(arrays.data[i], lambda _, owner=owner: None)
+            return ffi.buffer(pointer, arrays.size[i]) if arrays.size[i] else b""
+
+        return cls({name: view(i) for i, name in enumerate(ARRAY_NAMES)})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Index:

@@ -41,6 +41,15 @@ void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
     else size[WH_DIRECTORY] = 4 * (places * m + 1);
 }
 
+uint32_t meta_check(const uint8_t *meta, size_t size) {
+    uint64_t hash = size;
+    for (size_t at = 0; at < size; at++) {
+        uint8_t byte = at - offsetof(struct meta, check) < 4 ? 0 : meta[at];
+        hash = (hash ^ byte) * UINT64_C(0x100000001B3);
+    }
+    return (uint32_t)(hash ^ hash >> 32);
+}
+
 static int meta_is_sound(const struct meta *meta) {
     uint32_t m = meta->tables;
     if (meta->bits < 1 || meta->bits > WH_MAX_BITS || meta->n > UINT32_MAX || meta->rows > meta->n) return 0;
@@ -62,6 +71,8 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     if (meta.format != WH_FORMAT) return WH_VERSION;
     if (!meta_is_sound(&meta)) return WH_CORRUPT;
     arrays_sizes(&meta, size);
+    if (arrays->size[WH_META] != size[WH_META] || meta.check != meta_check(arrays->data[WH_META], size[WH_META]))
+        return WH_CORRUPT;
     for (int a = 0; a < WH_ARRAYS; a++)
         if (arrays->size[a] != size[a] || (size[a] && arrays->data[a] == NULL)) return WH_CORRUPT;
 
@@ -144,6 +155,8 @@ const char *wh_status_text(int status) {
         return "the index has no tables to probe";
     case WH_TOO_LARGE:
         return "the index has more postings than a single table can address";
+    case WH_OVERFLOW:
+        return "the largest distance is more than a double can hold; scale the costs down";
     default:
         return "unknown status";
     }

@@ -40,6 +40,7 @@
 #include "whamming.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 struct meta {
@@ -56,6 +57,7 @@ struct meta {
     uint32_t id_bytes;
     uint32_t directory_bits;
     uint32_t narrow; /* 1: the single directory's narrow form */
+    uint32_t check;  /* meta_check of the whole META array */
 };
 
 enum { PLAN_SIZES = 6 }; /* sizes of searches that the planner tells apart */
@@ -135,6 +137,9 @@ static inline size_t record_bytes_of(const struct meta *meta) {
     if (meta->narrow) return narrow_record_bytes(meta->tables);
     return meta->layout == WH_SINGLE ? 4 * (size_t)meta->tables : 4;
 }
+
+/* A checksum of META, taken with its `check` field as zero: every search depends on each of its fields. */
+uint32_t meta_check(const uint8_t *meta, size_t size);
 
 /* Bytes that each array must have; shared by the builder and by wh_index_open. */
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);

@@ -37,10 +37,12 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     }
     if (sweeping == 0) return WH_OK;
     for (size_t last = tile; !cancelled(b); last += tile) {
+        int cached = 0; /* the first query brings the tile in */
         for (size_t i = 0; i < count; i++) {
             if (cursors[i]->phase != PHASE_SWEEP) continue;
             uint64_t before = now;
-            int status = sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last);
+            int status = sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last, cached);
+            cached = 1;
             if (status != WH_OK) return status;
             now = clock_nanoseconds();
             cursors[i]->stats.nanoseconds += now - before;

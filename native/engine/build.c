@@ -182,7 +182,6 @@ static void write_ids(struct build *b, const uint64_t *ids, const struct distinc
 }
 
 static void write_meta(struct build *b) {
-    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
     uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = 0;
     uint32_t ones[WH_MAX_BITS] = {0};
     for (uint64_t row = 0; row < n; row += step, seen++)
@@ -192,6 +191,9 @@ static void write_meta(struct build *b) {
         uint16_t share = seen ? (uint16_t)((uint64_t)ones[i] * 65535 / seen) : 0;
         memcpy(b->data[WH_META] + sizeof b->meta + 2 * (size_t)i, &share, 2);
     }
+    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
+    b->meta.check = meta_check(b->data[WH_META], (size_t)b->size[WH_META]);
+    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
 }
 
 static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, struct distinct *distinct,

@@ -23,7 +23,7 @@ int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_
     int x = 0;
     frexp(largest, &x);
     int e = largest == 0 ? 0 : 53 - x - ceil_log2(bits);
-    int64_t least = 0;
+    int64_t least = 0, range = 0;
     memset(optimum, 0, (bits + 7u) / 8);
     for (uint32_t i = 0; i < bits; i++) {
         int64_t zero = (int64_t)rint(ldexp(table[2 * (size_t)i], e));
@@ -31,7 +31,9 @@ int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_
         if (one < zero) optimum[i >> 3] |= (uint8_t)(1u << (i & 7));
         least += one < zero ? one : zero;
         delta[i] = (uint64_t)(one < zero ? zero - one : one - zero);
+        range += (int64_t)delta[i];
     }
+    if (isinf(ldexp((double)least, -e)) || isinf(ldexp((double)(least + range), -e))) return WH_OVERFLOW;
     *floor = least;
     *exponent = e;
     return WH_OK;

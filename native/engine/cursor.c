@@ -131,7 +131,7 @@ static int work_probe(wh_cursor *c) {
 }
 
 static int work_sweep(wh_cursor *c) {
-    int status = sweep_run(&c->sweep, &c->collector, c->sweep.next + SLICE_PLANES / c->index->planes + 1);
+    int status = sweep_run(&c->sweep, &c->collector, c->sweep.next + SLICE_PLANES / c->index->planes + 1, 0);
     if (status != WH_OK) return status;
     if (c->sweep.next < c->index->blocks_count) return WH_OK;
     plan_learn(c->index, 0, c->sweep.planes_read - c->plan.planes_before, clock_nanoseconds() - c->plan.started);

@@ -49,6 +49,14 @@ struct ordering {
     size_t n;
 };
 
+/* Without the processor's own instruction, which not every machine has. */
+static uint32_t count_ones(uint64_t x) {
+    x -= x >> 1 & UINT64_C(0x5555555555555555);
+    x = (x & UINT64_C(0x3333333333333333)) + (x >> 2 & UINT64_C(0x3333333333333333));
+    x = (x + (x >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+    return (uint32_t)(x * UINT64_C(0x0101010101010101) >> 56);
+}
+
 /* Transpose a 64 x 64 matrix of bits in place (recursive block swaps). */
 static void transpose64(uint64_t a[64]) {
     uint64_t mask = UINT64_C(0x00000000FFFFFFFF);
@@ -77,7 +85,7 @@ static void sample_columns(const struct ordering *o, struct node node, size_t co
     }
     for (uint32_t i = 0; i < o->bits; i++) {
         uint32_t ones = 0;
-        for (size_t g = 0; g < SAMPLE / 64; g++) ones += (uint32_t)__builtin_popcountll(s->column[i][g]);
+        for (size_t g = 0; g < SAMPLE / 64; g++) ones += count_ones(s->column[i][g]);
         s->ones[i] = (uint16_t)ones;
     }
 }
@@ -112,8 +120,7 @@ static int choose_bit(const struct ordering *o, struct node node, struct scratch
         double p = s->ones[choice[c]] / (double)count, score = 0;
         for (uint32_t j = 0; j < o->bits; j += step) {
             uint32_t both = 0;
-            for (size_t g = 0; g < SAMPLE / 64; g++)
-                both += (uint32_t)__builtin_popcountll(s->column[choice[c]][g] & s->column[j][g]);
+            for (size_t g = 0; g < SAMPLE / 64; g++) both += count_ones(s->column[choice[c]][g] & s->column[j][g]);
             double covariance = both / (double)count - p * s->ones[j] / (double)count;
             score += covariance * covariance;
         }

@@ -46,6 +46,18 @@ static double probe_nanoseconds(const struct plan *plan, double pace, double las
     return pace * (double)plan->total * (pow(look.limit / look.bound, 1 / power) - 1);
 }
 
+/* How many times the sweep's price the forecast may come to before the search goes over. Early forecasts are rough and
+ * one more doubling is cheap then, so they must be clear, unless searches like this one have been ending in a sweep
+ * anyway. Late ones must promise an end soon: a forecast that was wrong before may be wrong again. */
+static double patience(const struct plan *plan, const wh_index *index, double spent) {
+    double habit =
+        atomic_load_explicit((_Atomic uint32_t *)&index->swept_1000[plan->size], memory_order_relaxed) / 1000.0;
+    if (spent < 0.125) return 3 - 2 * habit;
+    if (spent < 0.25) return 1.8 - 0.8 * habit;
+    if (spent < 0.5) return 0.8;
+    return spent < 1 ? 0.5 : 0.25;
+}
+
 int plan_prefers_sweep(struct plan *plan, const struct sweep *sweep, struct plan_look look) {
     const wh_index *index = sweep->index;
     double spent = (double)(look.now - plan->started), last = plan->last_bound;
@@ -61,13 +73,8 @@ int plan_prefers_sweep(struct plan *plan, const struct sweep *sweep, struct plan
     if (plan->total < COLD_EFFORT) pace /= 2;
     double margin = atomic_load_explicit((_Atomic uint32_t *)&index->margin_1000, memory_order_relaxed) / 1000.0;
     double price = sweep_nanoseconds(plan, index, sweep_forecast(sweep, (uint64_t)look.limit, margin));
-    /* Early forecasts are rough, and one more doubling is cheap then: be surer the less has been spent, unless searches
-     * like this one have been ending in a sweep anyway. */
-    double habit =
-        atomic_load_explicit((_Atomic uint32_t *)&index->swept_1000[plan->size], memory_order_relaxed) / 1000.0;
-    double doubt = 1 + (1 - habit) * (spent < price / 8 ? 2 : spent < price / 4 ? 0.8 : 0);
     if (look.bound <= last && spent > price) return 1;
-    return probe_nanoseconds(plan, pace, last, look) > price * doubt;
+    return probe_nanoseconds(plan, pace, last, look) > price * patience(plan, index, spent / price);
 }
 
 /* Move a learned value by a share of the difference. */

@@ -133,8 +133,8 @@ static int verify(struct sweep *s, struct collector *c, size_t count) {
     return 1;
 }
 
-static size_t run_kernel(struct sweep *s, size_t first, size_t last, size_t *survivors) {
-    size_t prefetch = s->blocks ? (size_t)(s->planes_read / s->blocks) : 4;
+static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached, size_t *survivors) {
+    size_t prefetch = cached ? 0 : s->blocks ? (size_t)(s->planes_read / s->blocks) : 4;
     struct sweep_job job = {.blocks = s->index->blocks,
                             .planes = s->index->planes,
                             .order = s->order,
@@ -153,13 +153,13 @@ static size_t run_kernel(struct sweep *s, size_t first, size_t last, size_t *sur
     return next;
 }
 
-int sweep_run(struct sweep *s, struct collector *c, size_t last) {
+int sweep_run(struct sweep *s, struct collector *c, size_t last, int cached) {
     if (last > s->index->blocks_count) last = s->index->blocks_count;
     while (s->next < last) {
         size_t count;
         uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
         if (limit < s->limit - s->limit / 32) quantise(s, limit); /* sharpen the filter as the limit falls */
-        s->next = run_kernel(s, s->next, last, &count);
+        s->next = run_kernel(s, s->next, last, cached, &count);
         if (!verify(s, c, count)) return WH_CORRUPT;
     }
     return WH_OK;

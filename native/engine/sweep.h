@@ -35,7 +35,7 @@ struct sweep_job {
     const uint32_t *order; /* byte offset in the block of each plane, in visiting order */
     const uint8_t *lut;    /* 16 bytes per plane, in visiting order; planes padded to a multiple of 4 */
     size_t check_from;     /* no lane can be out before this many planes (a multiple of 2; of 4 if wide) */
-    size_t prefetch;       /* planes to prefetch of a block ahead */
+    size_t prefetch;       /* planes to prefetch of a block ahead; 0 where the blocks are in cache */
     uint16_t limit;        /* wide only: sums above it are out */
     size_t first, last;
     uint32_t *survivors;
@@ -82,8 +82,9 @@ void sweep_free(struct sweep *sweep);
 /* Go back to the first block, for hits beyond the limit so far. */
 void sweep_restart(struct sweep *sweep);
 
-/* Sweep blocks from sweep->next up to `last` and offer what is found. Returns a wh_status (WH_CORRUPT). */
-int sweep_run(struct sweep *sweep, struct collector *collector, size_t last);
+/* Sweep blocks from sweep->next up to `last` and offer what is found. cached: another query has just passed over these
+ * blocks. Returns a wh_status (WH_CORRUPT). */
+int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, int cached);
 
 /* Planes that a block is likely to take at this limit: until the cost of a code that lies `margin` deviations below the
  * mean passes it. */

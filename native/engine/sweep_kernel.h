@@ -24,31 +24,43 @@ static inline size_t KERNEL(leave)(uint32_t *out, size_t block, const uint64_t i
     return count;
 }
 
+/* Add one plane's look-ups to the 8-bit sums of the 128 lanes. */
+#define ADD_PLANE(p)                                                                                                   \
+    do {                                                                                                               \
+        const uint8_t *plane = bytes + order[p];                                                                       \
+        V table = v_table(lut + 16 * (p));                                                                             \
+        for (int v = 0; v < VECTORS; v++) {                                                                            \
+            V x = v_load(plane + v * V_BYTES);                                                                         \
+            low[v] = v_add8(low[v], v_look_low(table, x));                                                             \
+            high[v] = v_add8(high[v], v_look_high(table, x));                                                          \
+        }                                                                                                              \
+    } while (0)
+
 static TARGET size_t KERNEL(narrow)(struct sweep_job *job) {
-    size_t planes = job->planes, block_bytes = planes * 64, block = job->first;
+    const size_t planes = job->planes, even = planes & ~(size_t)1, block_bytes = planes * 64;
+    const size_t last = job->last, check_from = job->check_from, prefetch = job->prefetch;
     const uint32_t *order = job->order;
+    const uint8_t *lut = job->lut;
     uint64_t planes_read = 0;
-    size_t count = 0;
-    for (; block < job->last && count + WH_BLOCK_CODES <= SWEEP_SURVIVORS; block++) {
+    size_t block = job->first, count = 0;
+    for (; block < last && count + WH_BLOCK_CODES <= SWEEP_SURVIVORS; block++) {
         const uint8_t *bytes = job->blocks + block * block_bytes;
-        if (block + 2 < job->last)
-            for (size_t p = 0; p < job->prefetch; p++) __builtin_prefetch(bytes + 2 * block_bytes + order[p]);
+        if (block + 2 < last)
+            for (size_t p = 0; p < prefetch; p++) __builtin_prefetch(bytes + 2 * block_bytes + order[p]);
         V low[VECTORS], high[VECTORS];
         for (int v = 0; v < VECTORS; v++) low[v] = high[v] = v_zero();
         uint64_t in[2] = {~UINT64_C(0), ~UINT64_C(0)};
         size_t p = 0;
         while (p < planes) {
-            size_t stop = p + 2 < planes ? p + 2 : planes;
-            for (; p < stop; p++) {
-                const uint8_t *plane = bytes + order[p];
-                V table = v_table(job->lut + 16 * p);
-                for (int v = 0; v < VECTORS; v++) {
-                    V x = v_load(plane + v * V_BYTES);
-                    low[v] = v_add8(low[v], v_look_low(table, x));
-                    high[v] = v_add8(high[v], v_look_high(table, x));
-                }
+            if (p < even) {
+                ADD_PLANE(p);
+                ADD_PLANE(p + 1);
+                p += 2;
+            } else {
+                ADD_PLANE(p);
+                p++;
             }
-            if (p < job->check_from && p < planes) continue;
+            if (p < check_from && p < planes) continue;
             in[0] = in[1] = 0;
             for (int v = 0; v < VECTORS; v++) {
                 in[0] |= (uint64_t)v_in8(low[v]) << (v * V_BYTES % 64);
@@ -75,6 +87,7 @@ static inline uint64_t KERNEL(interleave)(uint64_t even, uint64_t odd) {
 static TARGET size_t KERNEL(wide)(struct sweep_job *job) {
     size_t planes = job->planes, block_bytes = planes * 64, block = job->first;
     const uint32_t *order = job->order;
+    const uint8_t *lut = job->lut;
     uint64_t planes_read = 0;
     size_t count = 0;
     for (; block < job->last && count + WH_BLOCK_CODES <= SWEEP_SURVIVORS; block++) {
@@ -92,15 +105,7 @@ static TARGET size_t KERNEL(wide)(struct sweep_job *job) {
                 __builtin_prefetch(bytes + order[next]);
             V low[VECTORS], high[VECTORS]; /* sums of 4 look-ups of at most 63 */
             for (int v = 0; v < VECTORS; v++) low[v] = high[v] = v_zero();
-            for (; p < stop; p++) {
-                const uint8_t *plane = bytes + order[p];
-                V table = v_table(job->lut + 16 * p);
-                for (int v = 0; v < VECTORS; v++) {
-                    V x = v_load(plane + v * V_BYTES);
-                    low[v] = v_add8(low[v], v_look_low(table, x));
-                    high[v] = v_add8(high[v], v_look_high(table, x));
-                }
-            }
+            for (; p < stop; p++) ADD_PLANE(p);
             for (int v = 0; v < VECTORS; v++) {
                 even[0][v] = v_add16(even[0][v], v_even(low[v]));
                 odd[0][v] = v_add16(odd[0][v], v_odd(low[v]));

@@ -31,7 +31,8 @@ enum wh_status {
     WH_CORRUPT = 4,    /* the arrays contradict themselves; the index must not be trusted */
     WH_VERSION = 5,    /* the arrays were written in a format that this build does not read */
     WH_NO_TABLES = 6,  /* the probe plan was asked of an index without tables */
-    WH_TOO_LARGE = 7   /* n x tables does not fit the single layout (2^32 postings) */
+    WH_TOO_LARGE = 7,  /* n x tables does not fit the single layout (2^32 postings) */
+    WH_OVERFLOW = 8    /* a distance would be larger than a double can hold */
 };
 
 /* A sentence for people. Never NULL; the text is static. */
@@ -59,7 +60,7 @@ enum wh_limits {
  * that no sum leaves [-2^53, 2^53]; each cost becomes rint(cost x 2^exponent), ties to even. A bit whose two costs
  * round alike has optimum 0 and delta 0.
  *   optimum: ceil(bits / 8) bytes;  delta: bits values.
- * Failures: WH_ARGUMENT (bits), WH_NOT_FINITE. Thread-safe. */
+ * Failures: WH_ARGUMENT (bits), WH_NOT_FINITE, WH_OVERFLOW. Thread-safe. */
 int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_t *delta, int64_t *floor,
                    int32_t *exponent);
 

@@ -162,12 +162,12 @@ def _morgan(bits: int) -> tuple[Bytes, Floats]:
 
 
 def _clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
-    """Codes around n / 100 random centres, each bit flipped with probability 1 / 8; queries are noisy members."""
+    """Codes around n / 100 random centres, each bit flipped with probability 1 / 16; queries are noisy members."""
     rng = np.random.default_rng(bits)
     centres = rng.integers(0, 256, (n // 100, bits // 8), dtype=np.uint8)
 
     def noisy(rows: Bytes) -> Bytes:
-        noise = rng.integers(0, 256, (3, *rows.shape), dtype=np.uint8)
+        noise = rng.integers(0, 256, (4, *rows.shape), dtype=np.uint8)
         return np.bitwise_xor(rows, np.bitwise_and.reduce(noise, axis=0))
 
     codes = np.concatenate([noisy(centres[rng.integers(0, len(centres), 250_000)]) for _ in range(n // 250_000)])

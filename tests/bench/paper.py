@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import datasets
 import numpy as np
-import published
 from numpy.typing import NDArray
-from published import KS, Cell, Row
 
+import datasets
+import published
+from published import KS, Cell, Row
 from whamming.native import Costs, Index
 from whamming.native.index import Buckets, Tables
 from whamming.native.lab import Answers, Criterion, Laboratory

@@ -1,0 +1,235 @@
+"""Rounding a query's costs, and what is refused as costs."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.native.examples import WEIGHT_KINDS, WeightKind, bit_lengths, generated, make_codes, make_table
+from tests.native.oracle import Floats, round_costs
+from whamming.native import MAX_BITS, Costs, Index, InvalidArgumentError, WhammingError
+
+MOST = 2.0**1017  # so that the sum of 64 costs is a number too
+finite = st.floats(-MOST, MOST)
+
+
+def tables(costs: Costs, query: int = 0) -> tuple[NDArray[np.int64], int]:
+    """The rounded cost table that a ``Costs`` stands for, up to the part that is added to both values of a bit."""
+    ones = np.unpackbits(costs.optimum[query], count=costs.bits, bitorder="little").astype(np.int64)
+    deltas = costs.deltas[query].astype(np.int64)
+    return np.stack([deltas * ones, deltas * (1 - ones)], axis=1), int(costs.floors[query])
+
+
+def check_rounding(table: Floats, costs: Costs, query: int = 0) -> None:
+    integers, exponent = round_costs(table)
+    cheapest = integers.min(axis=1)
+    above, floor = tables(costs, query)
+    assert costs.exponents[query] == exponent
+    assert floor == int(cheapest.sum())
+    assert np.array_equal(above, integers - cheapest[:, None])
+    equal = integers[:, 0] == integers[:, 1]
+    ones = np.unpackbits(costs.optimum[query], bitorder="little")
+    assert not ones[: costs.bits][equal].any()
+    assert not ones[costs.bits :].any()
+
+
+# -- rounding ----------------------------------------------------------------------------------------------------------
+
+
+@generated(300)
+@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=40))
+def test_any_finite_table_is_rounded_by_the_documented_rule(table: list[tuple[float, float]]) -> None:
+    array = np.array(table)
+    check_rounding(array, Costs.table(array))
+
+
+@generated(60)
+@given(bits=bit_lengths(), kind=st.sampled_from(WEIGHT_KINDS), seed=st.integers(0, 2**32 - 1))
+def test_every_kind_of_weights_is_rounded_by_the_documented_rule(bits: int, kind: WeightKind, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = make_table(kind, make_codes("uniform", 1, bits, rng)[0], bits, rng)
+    check_rounding(table, Costs.table(table))
+
+
+@generated(100)
+@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=16))
+def test_the_oracle_rounds_as_fractions_do(table: list[tuple[float, float]]) -> None:
+    """The oracle's integers, by another way: Python's own rounding of fractions, half to even."""
+    array = np.array(table)
+    integers, exponent = round_costs(array)
+    assert integers.tolist() == [[round(Fraction(c) * Fraction(2) ** exponent) for c in row] for row in table]
+    assert (np.abs(integers).sum() <= 2**54).all()
+    if array.any():
+        largest = Fraction(float(np.abs(array).max())) * Fraction(2) ** exponent
+        assert 2**52 <= largest * 2 ** (len(table) - 1).bit_length() < 2**53
+
+
+@generated(150)
+@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=12), seed=st.integers(0, 999))
+def test_a_distance_is_the_integer_over_the_power_of_two(table: list[tuple[float, float]], seed: int) -> None:
+    """Also for denormal and for the largest costs whose sums are still numbers: no rounding of its own."""
+    array = np.array(table)
+    bits = len(table)
+    integers, exponent = round_costs(array)
+    codes = make_codes("uniform", 20, bits, np.random.default_rng(seed))
+    ids, distances = Index.build(codes, bits).search(Costs.table(array), k=20)
+    for row, distance in zip(ids.tolist(), distances.tolist(), strict=True):
+        ones = np.unpackbits(codes[row], count=bits, bitorder="little")
+        exact = sum(int(integers[i, ones[i]]) for i in range(bits))
+        assert Fraction(distance) == Fraction(exact) / Fraction(2) ** exponent
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_costs_whose_sum_is_no_number_are_refused(sign: float) -> None:
+    """Sixteen times the largest double has no double: such distances could neither be told apart nor gone on after."""
+    with pytest.raises(InvalidArgumentError, match="distance"):
+        Costs.weights(np.zeros(2, dtype=np.uint8), np.full(16, sign * 1.7e308))
+
+
+def test_ties_round_to_even() -> None:
+    """The unit is 2^-exponent; halves of it go to the even neighbour, on both sides of zero."""
+    unit = 2.0**-52  # of one bit whose largest cost is just below 2: exponent 53 - 1 - 0
+    for halves, rounded in [(1, 0), (3, 2), (5, 2), (7, 4)]:
+        for sign in (1, -1):
+            costs = Costs.table([[1.5, sign * halves * unit / 2]])
+            assert costs.exponents[0] == 52
+            assert costs.floors[0] == sign * rounded
+
+
+# -- short forms -------------------------------------------------------------------------------------------------------
+
+
+FIELDS = ("optimum", "deltas", "floors", "exponents")
+
+
+def same(a: Costs, b: Costs) -> bool:
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("optimum", "deltas", "floors", "exponents")
+    )
+
+
+@generated(60)
+@given(bits=bit_lengths(), q=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+def test_weights_are_the_table_of_mismatches(bits: int, q: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = make_codes("uniform", q, bits, rng)
+    weights = rng.normal(size=(q, bits))
+    ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little").astype(bool)
+    table = np.stack([np.where(ones, weights, 0.0), np.where(ones, 0.0, weights)], axis=-1)
+    batch = Costs.weights(codes, weights)
+    assert same(batch, Costs.table(table))
+    assert len(batch) == q
+    assert not batch.single
+    for i in range(q):
+        one = Costs.weights(codes[i], weights[i])
+        assert one.single
+        assert same(one, batch[i])
+        assert same(Costs.table(table[i]), batch[i])
+    assert same(Costs.weights(codes, weights[0]), Costs.weights(codes, np.broadcast_to(weights[0], (q, bits))))
+    assert same(Costs.weights(codes[0], weights), Costs.weights(np.broadcast_to(codes[0], codes.shape), weights))
+
+
+@generated(40)
+@given(bits=bit_lengths(), seed=st.integers(0, 2**32 - 1))
+def test_hamming_counts_differing_bits(bits: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = make_codes("uniform", 9, bits, rng)
+    query = make_codes("uniform", 1, bits, rng)[0]
+    ids, distances = Index.build(codes, bits).search(Costs.hamming(query, bits), k=9)
+    differing = np.unpackbits(codes ^ query, axis=1, count=bits, bitorder="little").sum(axis=1)
+    assert distances.tolist() == sorted(differing.tolist())
+    assert differing[ids.astype(np.int64)].tolist() == distances.tolist()
+    assert same(Costs.hamming(query, bits), Costs.weights(query, np.ones(bits)))
+
+
+def test_hamming_takes_whole_bytes_by_default() -> None:
+    assert Costs.hamming(np.zeros(3, dtype=np.uint8)).bits == 24
+    assert len(Costs.hamming(np.zeros((5, 3), dtype=np.uint8), 17)) == 5
+
+
+def test_a_batch_is_indexed_like_a_sequence() -> None:
+    costs = Costs.table(np.arange(12.0).reshape(3, 2, 2))
+    assert len(costs) == 3
+    assert same(costs[-1], costs[2])
+    assert costs[0].single
+    assert not same(costs[0], costs[2])
+    with pytest.raises(IndexError):
+        costs[3]
+    assert repr(costs) == "Costs(3 x 2 bits)"
+
+
+def test_integers_and_lists_are_numbers_too() -> None:
+    assert same(Costs.table([[0, 1], [2, -3]]), Costs.table(np.array([[0.0, 1.0], [2.0, -3.0]])))
+    assert same(Costs.table(np.ones((4, 2), dtype=np.float32)), Costs.table(np.ones((4, 2))))
+    assert same(Costs.table(np.ones((4, 2), order="F")), Costs.table(np.ones((4, 2))))
+    assert same(Costs.table(np.ones((8, 4))[::2, ::2]), Costs.table(np.ones((4, 2))))
+
+
+# -- refusals: each names the value, the limit, the remedy -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_costs_must_be_finite(bad: float) -> None:
+    table = np.zeros((2, 5, 2))
+    table[1, 3, 1] = bad
+    with pytest.raises(InvalidArgumentError, match=rf"bit 3 = 1 of query 1 is {bad}; costs must be finite"):
+        Costs.table(table)
+    weights = np.zeros(9)
+    weights[8] = bad
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 = . of query 0 is {bad}; costs must be finite"):
+        Costs.weights(np.zeros(2, dtype=np.uint8), weights)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (4, 3), (4, 1), (2, 4, 3), (1, 2, 4, 2)])
+def test_a_table_has_two_costs_per_bit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError) as refusal:
+        Costs.table(np.zeros(shape))
+    assert str(shape) in str(refusal.value)
+    assert "[bits, 2] or [q, bits, 2]" in str(refusal.value)
+
+
+@pytest.mark.parametrize("bits", [0, MAX_BITS + 1])
+def test_a_code_has_1_to_4096_bits(bits: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"bits = {bits}; a code has 1 to 4096 bits"):
+        Costs.table(np.zeros((bits, 2)))
+    with pytest.raises(InvalidArgumentError, match=f"bits = {bits}; a code has 1 to 4096 bits"):
+        Costs.hamming(np.zeros(4, dtype=np.uint8), bits)
+    assert Costs.table(np.zeros((MAX_BITS, 2))).bits == MAX_BITS
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 2, 3)])
+def test_weights_are_one_per_bit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError) as refusal:
+        Costs.weights(np.zeros(1, dtype=np.uint8), np.zeros(shape))
+    assert str(shape) in str(refusal.value)
+    assert "[bits] or [q, bits]" in str(refusal.value)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 1), (1, 2, 2)])
+def test_query_codes_fit_the_weights(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"query codes have shape .*; 9 bits need \[n, 2\] bytes"):
+        Costs.weights(np.zeros(shape, dtype=np.uint8), np.ones(9))
+
+
+def test_query_codes_and_rows_of_weights_are_as_many() -> None:
+    with pytest.raises(InvalidArgumentError, match="3 query codes but 2 rows of weights; give one row"):
+        Costs.weights(np.zeros((3, 1), dtype=np.uint8), np.ones((2, 8)))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.bool_, np.int8])
+def test_query_codes_are_packed_bytes(dtype: type) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=f"dtype {np.dtype(dtype)}, not uint8; pack booleans with np.packbits"
+    ):
+        Costs.weights(np.zeros(1, dtype=dtype), np.ones(8))
+
+
+def test_a_refusal_is_a_value_error_and_a_whamming_error() -> None:
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(InvalidArgumentError, WhammingError)
