@@ -17,7 +17,7 @@ demo: $(BUILD)/installed ## index codes made here and show their neighbours arri
 	$(BIN)/python -m whamming.native.demo
 
 test: $(BUILD)/tested-with ## run the tests
-	$(BIN)/python -m pytest -n auto -q
+	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
 
 check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format, and the C tests under sanitizers
 	$(BIN)/ruff check .

@@ -39,7 +39,6 @@ static double sweep_nanoseconds(const struct plan *plan, const wh_index *index, 
 
 /* What probing will still cost, in nanoseconds: see plan.h. */
 static double probe_nanoseconds(const struct plan *plan, double pace, double last, struct plan_look look) {
-    if (look.bound <= last) return pace * (double)look.pending; /* nothing to go by but the bucket at hand */
     double power = last > 0 ? log2(look.bound / last) : MOST_POWER;
     power = power < LEAST_POWER ? LEAST_POWER : power > MOST_POWER ? MOST_POWER : power;
     power = (power + USUAL_POWER) / 2;
@@ -52,10 +51,10 @@ static double probe_nanoseconds(const struct plan *plan, double pace, double las
 static double patience(const struct plan *plan, const wh_index *index, double spent) {
     double habit =
         atomic_load_explicit((_Atomic uint32_t *)&index->swept_1000[plan->size], memory_order_relaxed) / 1000.0;
-    if (spent < 0.125) return 3 - 2 * habit;
-    if (spent < 0.25) return 1.8 - 0.8 * habit;
+    if (spent < 0.125) return 6 - 5 * habit;
+    if (spent < 0.25) return 3 - 2 * habit;
     if (spent < 0.5) return 0.8;
-    return spent < 1 ? 0.5 : 0.25;
+    return spent < 1 ? 0.4 : 0.2;
 }
 
 int plan_prefers_sweep(struct plan *plan, const struct sweep *sweep, struct plan_look look) {
@@ -69,11 +68,13 @@ int plan_prefers_sweep(struct plan *plan, const struct sweep *sweep, struct plan
     plan->last_look = look.now;
     if (look.limit >= NO_LIMIT) /* give probing a quarter of a full sweep to find k codes */
         return spent > sweep_nanoseconds(plan, index, (double)index->planes) / 4;
-    if (first) return 0; /* no doubling to go by yet */
+    if (index->meta.covered < index->meta.bits) return 1; /* tables over a part of the code only give a first limit */
     if (plan->total < COLD_EFFORT) pace /= 2;
     double margin = atomic_load_explicit((_Atomic uint32_t *)&index->margin_1000, memory_order_relaxed) / 1000.0;
     double price = sweep_nanoseconds(plan, index, sweep_forecast(sweep, (uint64_t)look.limit, margin));
-    if (look.bound <= last && spent > price) return 1;
+    if (pace * (double)look.pending > price / 2) return 1; /* the bucket at hand alone is too dear */
+    if (first) return 0;                                   /* no doubling to go by yet */
+    if (look.bound <= last) return spent > price / 4;      /* nor here: the bound stands still */
     return probe_nanoseconds(plan, pace, last, look) > price * patience(plan, index, spent / price);
 }
 

@@ -205,6 +205,18 @@ def test_an_index_describes_itself(tables: Tables, buckets: Buckets) -> None:
     assert (index.storage["directory"] > 0) == (tables != "none")
 
 
+@every_layout
+def test_equal_codes_are_stored_once_whatever_follows_their_last_bit(tables: Tables, buckets: Buckets) -> None:
+    clean = codes_of()
+    clean[:, -1] &= (1 << BITS % 8) - 1
+    noise = np.random.default_rng(1).integers(0, 256, N, dtype=np.uint8) << BITS % 8
+    noisy = clean.copy()
+    noisy[:, -1] |= noise.astype(np.uint8)
+    index = Index.build(noisy, BITS, None, tables, buckets)
+    assert index.distinct == len(np.unique(clean, axis=0)) < len(np.unique(noisy, axis=0))
+    assert copied(index) == copied(Index.build(clean, BITS, None, tables, buckets))
+
+
 def test_building_reports_its_progress() -> None:
     shares: list[float] = []
     index = Index.build(codes_of(), BITS, progress=shares.append)

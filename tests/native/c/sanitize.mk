@@ -21,10 +21,10 @@ NEON_QEMU   ?= $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(she
 
 .PHONY: sanitize fuzz neon
 
-sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test test_lab fuzz_open) ## C tests under ASan, UBSan and TSan
+sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test lab_test fuzz_open) ## C tests under ASan, UBSan and TSan
 	$(C_BUILD)/engine_test
 	$(C_BUILD)/threads_test
-	$(C_BUILD)/test_lab
+	$(C_BUILD)/lab_test
 	$(C_BUILD)/fuzz_open $(LOADER_RUNS)
 
 ifneq ($(CLANG),)
@@ -64,7 +64,7 @@ $(C_BUILD)/fuzz_libfuzzer: $(C_TESTS)/fuzz_open.c $(C_DEPENDS)
 	$(CLANG) $(TEST_CFLAGS) $(ASAN) -fsanitize=fuzzer $(ENGINE) $< -lm -o $@
 
 # The laboratory has its own test, which makes allocations fail through the linker.
-$(C_BUILD)/test_lab: $(C_TESTS)/test_lab.c $(wildcard native/lab/*.[ch])
+$(C_BUILD)/lab_test: $(C_TESTS)/lab_test.c $(wildcard native/lab/*.[ch])
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ASAN) -Inative/lab -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \
 	    $< $(wildcard native/lab/*.c) -lm -o $@

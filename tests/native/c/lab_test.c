@@ -1,8 +1,5 @@
 /* The laboratory under ASan and UBSan, with every allocation failing once.
  *
- *     cc -std=c11 -g -fsanitize=address,undefined -Inative/lab \
- *        -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc tests/native/c/test_lab.c native/lab/[a-z]*.c
- *
  * Each system runs again and again while the n-th allocation fails, n = 0, 1, 2, ..., until a run needs fewer. A run
  * that was made to fail must return LAB_MEMORY and leak nothing; the last must give the answer of the linear scan.
  * The linker's --wrap sends the laboratory's allocations here, so its sources need no hook for it.
