@@ -51,9 +51,10 @@ static double probe_nanoseconds(const struct plan *plan, double pace, double las
 static double patience(const struct plan *plan, const wh_index *index, double spent) {
     double habit =
         atomic_load_explicit((_Atomic uint32_t *)&index->swept_1000[plan->size], memory_order_relaxed) / 1000.0;
-    if (spent < 0.125) return 6 - 5 * habit;
-    if (spent < 0.25) return 3 - 2 * habit;
-    if (spent < 0.5) return 0.8;
+    if (plan->batch) habit = 1; /* sweeps that share a pass are cheap: no time to lose */
+    if (spent < 0.125) return 4 - 3 * habit;
+    if (spent < 0.25) return 2 - habit;
+    if (spent < 0.5) return 0.7;
     return spent < 1 ? 0.4 : 0.2;
 }
 

@@ -100,6 +100,23 @@ def test_every_plan_and_instruction_set_gives_the_oracle_s_answer(
         probes_are_refused_without_tables(index, costs)
 
 
+@generated(60)
+@given(data=datasets(), kind=st.sampled_from(WEIGHT_KINDS), k=st.integers(1, 50))
+def test_every_instruction_set_leaves_the_same_survivors(data: Data, kind: WeightKind, k: int, cases: Cases) -> None:
+    """Not the answer alone: the filter lets the same codes through, after reading the same planes."""
+    index = data.build("none", "compact")
+    table = data.query(kind, 0)
+    work = set()
+    for simd in available_simd():
+        index.use_simd(simd)
+        answer = index.search(Costs.table(table), k=k, plan="sweep")
+        assert answer_bytes(answer) == truth(data.codes, table, data.ids)[:k].bytes()
+        stats = answer.stats[0]
+        work.add((stats.candidates, stats.verified, stats.blocks, stats.planes))
+        cases.add()
+    assert len(work) == 1
+
+
 @pytest.mark.parametrize("bits", [288, 4096])
 @pytest.mark.parametrize("kind", ["random", "integers", "huge"])
 def test_five_thousand_long_codes(bits: int, kind: WeightKind, cases: Cases) -> None:
