@@ -60,8 +60,6 @@ struct meta {
     uint32_t check;  /* meta_check of the whole META array */
 };
 
-enum { PLAN_SIZES = 6 }; /* sizes of searches that the planner tells apart */
-
 /* One table's substring. */
 struct substring {
     uint32_t first; /* bit number */
@@ -86,12 +84,13 @@ struct wh_index {
     uint16_t *frequency;         /* per bit, from META */
     struct substring *substring; /* per table */
     int simd;
-    /* What the planner has learned from the sweeps so far (plan.h): the time of a plane, alone and in a batch, how
-     * late a block is left, and how searches ended. Races are harmless: it steers the choice of plan, never the answer. */
+    /* What the planner has learned from searches so far (plan.h): the time of a bucket, of a plane alone and in a
+     * batch, and how late a block is left. Races are harmless: it steers the choice of plan, never the answer. */
+    _Atomic uint32_t rounds; /* begun so far */
+    _Atomic uint64_t probed_buckets, probed_nanoseconds;
     _Atomic uint32_t plane_picoseconds;
     _Atomic uint32_t batch_plane_picoseconds;
     _Atomic uint32_t margin_1000;
-    _Atomic uint32_t swept_1000[PLAN_SIZES]; /* share of searches that ended in a sweep, by size */
 };
 
 static inline uint16_t load16(const uint8_t *p) {

@@ -56,12 +56,12 @@ static int start_round(wh_cursor *c, int resumed) {
     sweep_restart(&c->sweep);
     if (c->requested == WH_SWEEP || (c->requested == WH_AUTO && c->index->meta.tables == 0)) {
         c->phase = PHASE_SWEEP;
-        plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
+        plan_start(&c->plan, c->index, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
         return WH_OK;
     }
     probe_free(&c->probe);
     int status = probe_init(&c->probe, c->index, &c->distance, c->optimum, c->delta);
-    plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
+    plan_start(&c->plan, c->index, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
     c->phase = PHASE_PROBE;
     return status;
 }
@@ -96,8 +96,8 @@ static int work_probe(wh_cursor *c) {
     enum probe_result result = probe_run(&c->probe, k, effort);
     switch (result) {
     case PROBE_DONE:
+        if (c->requested == WH_AUTO) plan_probed(&c->plan, &c->probe, clock_nanoseconds());
         end_probe(c);
-        if (c->requested == WH_AUTO) plan_learn_outcome(&c->plan, c->index, 0);
         c->stats.plan = WH_PROBE;
         round_is_proven(c);
         return WH_OK;
@@ -114,19 +114,15 @@ static int work_probe(wh_cursor *c) {
         c->plan.done += effort;
         if (c->plan.done < c->plan.slice) return WH_OK;
         c->plan.done = 0;
-        struct plan_look look = {.bound = (double)c->probe.bound,
-                                 .limit = (double)k->limit,
-                                 .pending = probe_pending(&c->probe),
-                                 .now = clock_nanoseconds()};
-        if (!plan_prefers_sweep(&c->plan, &c->sweep, look)) return WH_OK;
+        if (!plan_prefers_sweep(&c->plan, &c->probe, &c->sweep, k->capacity, k->limit, clock_nanoseconds()))
+            return WH_OK;
         break;
     }
     end_probe(c);
     collect_restart(k);
     c->stats.switched = 1;
-    if (c->requested == WH_AUTO) plan_learn_outcome(&c->plan, c->index, 1);
     c->phase = PHASE_SWEEP;
-    plan_start(&c->plan, c->plan.batch, c->collector.capacity, clock_nanoseconds(), c->sweep.planes_read);
+    plan_start(&c->plan, c->index, c->plan.batch, clock_nanoseconds(), c->sweep.planes_read);
     return WH_OK;
 }
 

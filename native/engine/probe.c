@@ -4,7 +4,7 @@
 #include "memory.h"
 #include "rows.h"
 
-enum { BUCKET_EFFORT = 8, FETCH_AHEAD = 8, FETCH_LINES = 6 };
+enum { BUCKET_EFFORT = 48, FETCH_AHEAD = 8, FETCH_LINES = 16 };
 
 static int key_before(struct probe_key a, struct probe_key b) {
     return a.cost < b.cost || (a.cost == b.cost && a.mask < b.mask);
@@ -75,7 +75,9 @@ int probe_init(struct probe *p, const wh_index *index, const struct distance *di
     uint32_t m = index->meta.tables;
     *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
-    if (!p->tables) return WH_MEMORY;
+    p->sieve = wh_calloc(1, sizeof *p->sieve);
+    if (!p->tables || !p->sieve) return WH_MEMORY;
+    sieve_init(p->sieve, distance, kernels_for(index->simd)->sieve);
     uint8_t padded[WH_MAX_BITS / 8 + 8] = {0}; /* substring_key reads 8 bytes */
     memcpy(padded, optimum, index->code_bytes);
     for (uint32_t t = 0; t < m; t++) {
@@ -104,7 +106,9 @@ int probe_init(struct probe *p, const wh_index *index, const struct distance *di
 void probe_free(struct probe *p) {
     for (uint32_t t = 0; p->tables && t < p->index->meta.tables; t++) wh_free(p->tables[t].queue);
     wh_free(p->tables);
+    wh_free(p->sieve);
     p->tables = NULL;
+    p->sieve = NULL;
 }
 
 /* -- Alg. 2: searching buckets ----------------------------------------------------------------------------------- */
@@ -151,33 +155,90 @@ static int consider(struct probe *p, struct collector *c, uint32_t t, uint32_t k
     return offer_row(index, c, row, distance);
 }
 
+/* A row within the limit. */
+struct found {
+    const uint8_t *code;
+    uint64_t distance;
+    uint32_t row;
+};
+
+/* Consider rows that were found together, in three steps so that none waits for memory alone. */
+static int consider_all(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const struct found *found,
+                        size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (found[i].row >= p->index->meta.rows) return 0;
+        fetch_group(p->index, found[i].row);
+    }
+    for (size_t i = 0; i < count; i++) fetch_ids(p->index, found[i].row);
+    for (size_t i = 0; i < count; i++)
+        if (found[i].distance <= c->limit && !consider(p, c, t, key, found[i].code, found[i].row, found[i].distance))
+            return 0;
+    return 1;
+}
+
+/* Search postings [start, stop), at most SIEVE_CODES of them, whose codes lie in the bucket. Returns 0 where the index is
+ * corrupt. */
+static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start,
+                          uint64_t stop) {
+    const wh_index *index = p->index;
+    uint64_t bytes = index->code_bytes, all = (uint64_t)index->meta.rows * index->meta.tables;
+    const uint8_t *entry = index->entries + start * bytes;
+    size_t count = (size_t)(stop - start), left = count, within = 0;
+    struct found found[SIEVE_CODES];
+    uint8_t in[SIEVE_CODES];
+    int sieved = sieve_ready(p->sieve, c->limit, count);
+    if (sieved && bytes == 8 && start + SIEVE_CODES <= all) {
+        left = sieve_run_in_place(p->sieve, entry, count, in);
+    } else if (sieved) {
+        for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, entry + i * bytes);
+        left = sieve_run(p->sieve, count, in);
+    }
+    for (size_t i = 0; i < left; i++) {
+        uint64_t at = sieved ? in[i] : i;
+        const uint8_t *code = entry + at * bytes;
+        uint64_t distance = distance_of(p->distance, code);
+        if (distance > c->limit) continue;
+        found[within++] = (struct found){code, distance, load32(index->postings + 4 * (start + at))};
+    }
+    return consider_all(p, c, t, key, found, within);
+}
+
+/* The same where the bucket has row numbers only. */
+static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start, uint64_t stop) {
+    const wh_index *index = p->index;
+    uint64_t bytes = index->code_bytes;
+    size_t count = (size_t)(stop - start), left = count, within = 0;
+    struct found found[SIEVE_CODES];
+    uint32_t rows[SIEVE_CODES];
+    uint8_t in[SIEVE_CODES];
+    for (size_t i = 0; i < count; i++) {
+        rows[i] = load32(index->postings + 4 * (start + i));
+        if (rows[i] >= index->meta.rows) return 0;
+        __builtin_prefetch(index->codes + rows[i] * bytes);
+    }
+    int sieved = sieve_ready(p->sieve, c->limit, count);
+    if (sieved) {
+        for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
+        left = sieve_run(p->sieve, count, in);
+    }
+    for (size_t i = 0; i < left; i++) {
+        uint32_t row = rows[sieved ? in[i] : i];
+        const uint8_t *code = index->codes + row * bytes;
+        uint64_t distance = distance_of(p->distance, code);
+        if (distance <= c->limit) found[within++] = (struct found){code, distance, row};
+    }
+    return consider_all(p, c, t, key, found, within);
+}
+
 /* Search a bucket from its start on, at most `most` postings of it, and move the start. Returns 0 where the index is
  * corrupt. */
 static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struct probe_bucket *bucket, uint64_t most) {
-    const wh_index *index = p->index;
-    const struct distance *d = p->distance;
-    uint64_t rows = index->meta.rows, bytes = index->code_bytes;
     uint64_t start = bucket->start, stop = bucket->stop - start > most ? start + most : bucket->stop;
     bucket->start = stop;
     p->candidates += stop - start;
-    if (index->entries) {
-        const uint8_t *entry = index->entries + start * bytes;
-        for (uint64_t at = start; at < stop; at++, entry += bytes) {
-            uint64_t distance = distance_of(d, entry);
-            if (distance > c->limit) continue;
-            uint32_t row = load32(index->postings + 4 * at);
-            if (row >= rows || !consider(p, c, t, bucket->key.key, entry, row, distance)) return 0;
-        }
-        return 1;
-    }
-    for (uint64_t at = start; at < stop; at++) {
-        uint32_t row = load32(index->postings + 4 * at);
-        if (row >= rows) return 0;
-        if (at + FETCH_AHEAD < stop)
-            __builtin_prefetch(index->codes + load32(index->postings + 4 * (at + FETCH_AHEAD)) * bytes);
-        const uint8_t *code = index->codes + row * bytes;
-        uint64_t distance = distance_of(d, code);
-        if (distance <= c->limit && !consider(p, c, t, bucket->key.key, code, row, distance)) return 0;
+    for (uint64_t next; start < stop; start = next) {
+        next = stop - start > SIEVE_CODES ? start + SIEVE_CODES : stop;
+        if (!(p->index->entries ? search_entries : search_rows)(p, c, t, bucket->key.key, start, next)) return 0;
     }
     return 1;
 }
@@ -186,7 +247,7 @@ static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struc
 static void fetch_entries(const wh_index *index, const struct probe_bucket *bucket) {
     const uint8_t *entry = index->entries + bucket->start * index->code_bytes;
     uint64_t bytes = (bucket->stop - bucket->start) * index->code_bytes;
-    for (uint64_t line = 0; line < FETCH_LINES * 64 && line < bytes; line += 64) __builtin_prefetch(entry + line);
+    for (uint64_t line = 0; line < FETCH_LINES * 64 && line < bytes; line += 64) __builtin_prefetch(entry + line, 0, 2);
 }
 
 /* Take keys out ahead of their use. A bucket's directory place, postings and codes are fetched one step each before
@@ -212,8 +273,8 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
         if (bucket->start == UINT64_MAX) {
             uint32_t number = bucket_of(bucket->key.key, &index->substring[t]);
             if (!bucket_range(index, t, number, &bucket->start, &bucket->stop)) return PROBE_FAILED_CORRUPT;
-            __builtin_prefetch(index->postings + 4 * bucket->start);
-            if (index->entries) fetch_entries(index, bucket);
+            if (index->entries) fetch_entries(index, bucket); /* its row numbers are needed for the few hits only */
+            else __builtin_prefetch(index->postings + 4 * bucket->start);
         } else if (i == 1 && !index->entries) {
             uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
             for (uint64_t at = bucket->start; at < stop; at++)

@@ -20,11 +20,12 @@
  * frontier in the order of (cost, mask). That is checked for the few rows within the limit only.
  */
 #include "collect.h"
-#include "distance.h"
+#include "sieve.h"
 
 enum {
-    PROBE_LAG = 4,              /* keys taken out ahead of use, so that memory is fetched in time */
-    PROBE_MOST_QUEUED = 1 << 20 /* keys waiting in all queues: 16 MiB of them, in at most 32 MiB of room */
+    PROBE_BUCKET_NANOSECONDS = 500, /* a first guess at the cost of a bucket; learned from then on */
+    PROBE_LAG = 4,                  /* keys taken out ahead of use, so that memory is fetched in time */
+    PROBE_MOST_QUEUED = 1 << 20     /* keys waiting in all queues: 16 MiB of them, in at most 32 MiB of room */
 };
 
 enum probe_result { PROBE_PAUSED, PROBE_DONE, PROBE_CROWDED, PROBE_FAILED_MEMORY, PROBE_FAILED_CORRUPT };
@@ -55,6 +56,7 @@ struct probe {
     const wh_index *index;
     const struct distance *distance;
     const uint8_t *optimum;
+    struct sieve *sieve;
     struct probe_table *tables;
     uint32_t turn;  /* the table to advance next */
     int within;     /* a bucket of that table is searched in part */

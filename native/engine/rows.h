@@ -4,6 +4,14 @@
 #include "arrays.h"
 #include "collect.h"
 
+/* Fetch what offer_row will need of a row: its group first, once that has come its ids. */
+static inline void fetch_group(const wh_index *index, uint32_t row) {
+    __builtin_prefetch(index->groups ? index->groups + 4 * (uint64_t)row : index->ids + 8 * (uint64_t)row);
+}
+static inline void fetch_ids(const wh_index *index, uint32_t row) {
+    if (index->groups) __builtin_prefetch(index->ids + 8 * (uint64_t)load32(index->groups + 4 * (uint64_t)row));
+}
+
 /* Offer a row's ids, smallest first, until the collector takes no more. Returns 0 where GROUPS contradicts itself. */
 static inline int offer_row(const wh_index *index, struct collector *collector, uint32_t row, uint64_t distance) {
     if (!index->groups) {

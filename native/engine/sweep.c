@@ -2,13 +2,12 @@
 #include "sweep.h"
 
 #include "memory.h"
+#include "quantise.h"
 #include "rows.h"
 
 #include <math.h>
 
 enum { PREFETCH_MOST = 16 };
-
-#define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
 
 static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
     const wh_index *index = s->index;
@@ -46,7 +45,7 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct distance *di
     size_t planes = index->planes;
     s->index = index;
     s->distance = distance;
-    s->kernels = *sweep_kernels_for(index->simd);
+    s->kernels = *kernels_for(index->simd);
     s->wide = planes >= SWEEP_WIDE_FROM;
     sweep_restart(s);
     s->order = wh_malloc(sizeof *s->order * planes);
@@ -82,10 +81,7 @@ void sweep_free(struct sweep *s) {
     s->lut = NULL;
 }
 
-/* Scale the costs so that the limit becomes the largest sum that is not out.
- *
- * Proof that a code within the limit stays in: with scale <= top / limit (1 - 2^-50), its plane costs c_p satisfy
- * sum floor(fl(c_p x scale)) <= sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
+/* Scale the costs so that the limit becomes the largest sum that is not out. */
 static void quantise(struct sweep *s, uint64_t limit) {
     size_t planes = s->index->planes;
     uint32_t top = 254, cap = 255;
@@ -101,20 +97,12 @@ static void quantise(struct sweep *s, uint64_t limit) {
         s->wide_limit = sum >= 65534 ? 65534 : (uint16_t)sum;
         top = s->wide_limit;
     } else {
-        scale = limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost is out */
+        scale = quantise_scale(limit, top);
     }
     uint64_t reach = 0;
     s->check_from = planes + 4;
     for (size_t at = 0; at < planes; at++) {
-        const uint64_t *cost = s->distance->nibble + (size_t)s->plane[at] * 16;
-        uint32_t most = 0;
-        for (int x = 0; x < 16; x++) {
-            double scaled = (double)cost[x] * scale;
-            uint32_t step = scaled >= cap ? cap : (uint32_t)scaled;
-            s->lut[at * 16 + (size_t)x] = (uint8_t)step;
-            if (step > most) most = step;
-        }
-        reach += most;
+        reach += quantise_nibble(s->distance->nibble + (size_t)s->plane[at] * 16, scale, cap, s->lut + at * 16);
         if (reach > top && s->check_from > planes) s->check_from = s->wide ? (at + 4) / 4 * 4 : (at + 2) / 2 * 2;
     }
 }

@@ -20,44 +20,18 @@
  */
 #include "collect.h"
 #include "distance.h"
+#include "kernels.h"
 
 enum {
-    SWEEP_SURVIVORS = 512,          /* rows that a kernel call may leave over */
     SWEEP_PLANE_PICOSECONDS = 6000, /* a first guess at the cost of a plane; learned from then on */
     SWEEP_MARGIN_1000 = 2500,       /* likewise: deviations below the mean at which the last code leaves a block */
     SWEEP_WIDE_FROM = 72            /* planes */
 };
 
-/* One call of a kernel: blocks [first, last) until the survivors' room may not suffice for one more block. */
-struct sweep_job {
-    const uint8_t *blocks;
-    size_t planes;
-    const uint32_t *order; /* byte offset in the block of each plane, in visiting order */
-    const uint8_t *lut;    /* 16 bytes per plane, in visiting order; planes padded to a multiple of 4 */
-    size_t check_from;     /* no lane can be out before this many planes (a multiple of 2; of 4 if wide) */
-    size_t prefetch;       /* planes to prefetch of a block ahead; 0 where the blocks are in cache */
-    uint16_t limit;        /* wide only: sums above it are out */
-    size_t first, last;
-    uint32_t *survivors;
-    size_t count;
-    uint64_t planes_read;
-};
-
-/* Runs the job; returns the first block not done. */
-typedef size_t sweep_kernel(struct sweep_job *job);
-
-struct sweep_kernels {
-    sweep_kernel *narrow; /* 8-bit sums */
-    sweep_kernel *wide;   /* 16-bit sums */
-};
-
-/* The kernels of an instruction set (enum wh_simd), or NULL where this build or machine has none. */
-const struct sweep_kernels *sweep_kernels_for(int level);
-
 struct sweep {
     const wh_index *index;
     const struct distance *distance;
-    struct sweep_kernels kernels;
+    struct kernels kernels;
     int wide;
     uint32_t *order;
     uint32_t *plane; /* plane numbers in visiting order */

@@ -1,4 +1,4 @@
-/* The sweep's kernels in plain C: what every machine runs, and what the others are compared with. */
+/* The kernels in plain C: what every machine runs, and what the others are compared with. */
 #include <stdint.h>
 #include <string.h>
 
@@ -73,4 +73,4 @@ static inline uint64_t portable_in16(bytes64 x, uint16_t limit) {
 #define v_in16(x, limit) portable_in16(x, limit)
 #include "sweep_kernel.h"
 
-const struct sweep_kernels sweep_portable = {portable_narrow, portable_wide};
+const struct kernels kernels_portable = {portable_narrow, portable_wide, NULL};

@@ -1,4 +1,4 @@
-/* The sweep's kernels on NEON (AArch64): 16 codes per instruction. */
+/* The kernels on NEON (AArch64): 16 codes per instruction. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #define KERNEL(name) neon_##name
@@ -15,6 +15,8 @@
 #define v_add16(a, b) vreinterpretq_u8_u16(vqaddq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)))
 #define v_even(x) vandq_u8(x, vreinterpretq_u8_u16(vdupq_n_u16(0xFF)))
 #define v_odd(x) vreinterpretq_u8_u16(vshrq_n_u16(vreinterpretq_u16_u8(x), 8))
+#define v_zip_low(a, b) vzip1q_u8(a, b)
+#define v_zip_high(a, b) vzip2q_u8(a, b)
 #define v_in8(x) neon_in8(x)
 #define v_in16(x, limit) neon_in16(x, limit)
 #include <stdint.h>
@@ -30,9 +32,10 @@ static inline uint32_t neon_in16(uint8x16_t x, uint16_t limit) {
     return vaddvq_u16(vandq_u16(vcleq_u16(vreinterpretq_u16_u8(x), vdupq_n_u16(limit)), vld1q_u16(bit)));
 }
 
+#include "sieve_kernel.h"
 #include "sweep_kernel.h"
 
-const struct sweep_kernels sweep_neon = {neon_narrow, neon_wide};
+const struct kernels kernels_neon = {neon_narrow, neon_wide, neon_sieve};
 #else
-typedef int sweep_neon_is_empty;
+typedef int kernels_neon_is_empty;
 #endif

@@ -1,4 +1,4 @@
-/* The sweep's kernels on AVX2: 32 codes per instruction. */
+/* The kernels on AVX2: 32 codes per instruction. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define KERNEL(name) avx2_##name
@@ -15,6 +15,8 @@
 #define v_add16(a, b) _mm256_adds_epu16(a, b)
 #define v_even(x) _mm256_and_si256(x, _mm256_set1_epi16(0xFF))
 #define v_odd(x) _mm256_srli_epi16(x, 8)
+#define v_zip_low(a, b) _mm256_unpacklo_epi8(a, b)
+#define v_zip_high(a, b) _mm256_unpackhi_epi8(a, b)
 #define v_in8(x) (~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8(-1))))
 #define v_in16(x, limit) avx2_in16(x, limit)
 #include <stdint.h>
@@ -29,9 +31,10 @@ static inline __attribute__((target("avx2"))) uint32_t avx2_in16(__m256i x, uint
     return (mask | mask >> 8) & 0x0000FFFFu;
 }
 
+#include "sieve_kernel.h"
 #include "sweep_kernel.h"
 
-const struct sweep_kernels sweep_avx2 = {avx2_narrow, avx2_wide};
+const struct kernels kernels_avx2 = {avx2_narrow, avx2_wide, avx2_sieve};
 #else
-typedef int sweep_avx2_is_empty;
+typedef int kernels_avx2_is_empty;
 #endif

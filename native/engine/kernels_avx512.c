@@ -1,4 +1,4 @@
-/* The sweep's kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. The permute looks at the low six
+/* The kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. The permute looks at the low six
  * bits of an index only; with the 16 costs repeated four times it needs no mask. */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,11 +16,14 @@
 #define v_add16(a, b) _mm512_adds_epu16(a, b)
 #define v_even(x) _mm512_and_si512(x, _mm512_set1_epi16(0xFF))
 #define v_odd(x) _mm512_srli_epi16(x, 8)
+#define v_zip_low(a, b) _mm512_unpacklo_epi8(a, b)
+#define v_zip_high(a, b) _mm512_unpackhi_epi8(a, b)
 #define v_in8(x) _mm512_cmpneq_epu8_mask(x, _mm512_set1_epi8(-1))
 #define v_in16(x, limit) _mm512_cmple_epu16_mask(x, _mm512_set1_epi16((short)(limit)))
+#include "sieve_kernel.h"
 #include "sweep_kernel.h"
 
-const struct sweep_kernels sweep_avx512 = {avx512_narrow, avx512_wide};
+const struct kernels kernels_avx512 = {avx512_narrow, avx512_wide, avx512_sieve};
 #else
-typedef int sweep_avx512_is_empty;
+typedef int kernels_avx512_is_empty;
 #endif

@@ -1,0 +1,28 @@
+#ifndef WHAMMING_QUANTISE_H
+#define WHAMMING_QUANTISE_H
+/* Costs as bytes, rounded down, whose sum is a lower bound of the scaled distance: what the SIMD filters add up. */
+#include <stdint.h>
+
+#define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
+
+/* The scale at which a distance within the limit has a sum of at most `top`.
+ *
+ * Proof: with scale <= top / limit (1 - 2^-50), the parts' costs c_p satisfy sum floor(fl(c_p x scale)) <=
+ * sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
+static inline double quantise_scale(uint64_t limit, uint32_t top) {
+    return limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost is out */
+}
+
+/* The 16 costs of a nibble; each at most `cap`. Returns the largest. */
+static inline uint32_t quantise_nibble(const uint64_t *cost, double scale, uint32_t cap, uint8_t *out) {
+    uint32_t most = 0;
+    for (int x = 0; x < 16; x++) {
+        double scaled = (double)cost[x] * scale;
+        uint32_t step = scaled >= cap ? cap : (uint32_t)scaled;
+        out[x] = (uint8_t)step;
+        if (step > most) most = step;
+    }
+    return most;
+}
+
+#endif
