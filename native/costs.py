@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,25 +71,24 @@ class Costs:
         self.deltas = np.zeros((count, bits), dtype=np.uint64)
         self.floors = np.zeros(count, dtype=np.int64)
         self.exponents = np.zeros(count, dtype=np.int32)
-        bad = ~np.isfinite(tables)
-        if bad.any():
-            query, bit, value = (int(x) for x in np.argwhere(bad)[0])
+        if not np.isfinite(tables).all():
+            query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(tables))[0])
             raise InvalidArgumentError(
                 f"the cost of bit {bit} = {value} of query {query} is {tables[query, bit, value]}; "
                 "costs must be finite numbers"
             )
-        for i in range(count):
-            check(
-                lib.wh_costs_round(
-                    _pointer("const double *", tables[i]),
-                    bits,
-                    _pointer("uint8_t *", self.optimum[i]),
-                    _pointer("uint64_t *", self.deltas[i]),
-                    _pointer("int64_t *", self.floors[i:]),
-                    _pointer("int32_t *", self.exponents[i:]),
-                ),
-                f"rounding the costs of query {i}",
-            )
+        failed = ffi.new("size_t *")
+        status = lib.wh_costs_round_all(
+            ffi.from_buffer("double[]", tables),
+            bits,
+            count,
+            ffi.from_buffer("uint8_t[]", self.optimum),
+            ffi.from_buffer("uint64_t[]", self.deltas),
+            ffi.from_buffer("int64_t[]", self.floors),
+            ffi.from_buffer("int32_t[]", self.exponents),
+            failed,
+        )
+        check(status, f"rounding the costs of query {failed[0]}")
 
     @classmethod
     def table(cls, table: ArrayLike) -> Self:
@@ -148,7 +147,3 @@ class Costs:
     def __repr__(self) -> str:
         """Say how many queries of how many bits these are."""
         return f"Costs({len(self)} x {self.bits} bits)"
-
-
-def _pointer(ctype: str, array: NDArray[Any]) -> Any:
-    return ffi.cast(ctype, array.ctypes.data)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,20 +67,56 @@ class Stats:
     """Time inside the engine."""
 
 
-def read_stats(raw: Any) -> Stats:
-    """Turn the engine's struct into :class:`Stats`."""
-    return Stats(
-        plan=_PLAN_NAMES[raw.plan],
-        switched=bool(raw.switched),
-        rounds=raw.rounds,
-        buckets=raw.buckets,
-        buckets_nonempty=raw.buckets_nonempty,
-        candidates=raw.candidates,
-        verified=raw.verified,
-        blocks=raw.blocks,
-        planes=raw.planes,
-        seconds=raw.nanoseconds / 1e9,
+def _dtype(struct: str) -> np.dtype[np.void]:
+    """Return the numpy dtype of one of the engine's structs, so that arrays of them are filled and read at once."""
+    kinds = {4: {"uint32_t": "u4", "int32_t": "i4"}, 8: {"int64_t": "i8", "double": "f8"}}
+    fields = ffi.typeof(struct).fields
+    return np.dtype(
+        {
+            "names": [name for name, _ in fields],
+            "formats": [kinds[ffi.sizeof(f.type)].get(f.type.cname, "u8") for _, f in fields],
+            "offsets": [f.offset for _, f in fields],
+            "itemsize": ffi.sizeof(struct),
+        }
     )
+
+
+_SEARCH = _dtype("struct wh_search")
+_STATS = _dtype("struct wh_stats")
+
+
+class BatchStats(Sequence[Stats]):
+    """The :class:`Stats` of each query of a batch."""
+
+    def __init__(self, raw: NDArray[np.void]) -> None:
+        """Wrap the engine's structs; each is read when it is asked for."""
+        self._raw = raw
+
+    @classmethod
+    def room(cls, count: int) -> Self:
+        """Return room for so many, for the engine to fill."""
+        return cls(np.zeros(count, dtype=_STATS))
+
+    @property
+    def pointer(self) -> Any:
+        """What the engine writes to."""
+        return ffi.from_buffer("struct wh_stats[]", self._raw)
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, query: int) -> Stats: ...
+    @overload
+    def __getitem__(self, query: slice) -> BatchStats: ...
+    def __getitem__(self, query: int | slice) -> Stats | BatchStats:
+        """Return the statistics of one query, or of several."""
+        raw = self._raw[query]
+        if isinstance(query, slice):
+            return BatchStats(raw)
+        plan, switched, rounds, _, *counts, nanoseconds = raw.tolist()
+        return Stats(_PLAN_NAMES[plan], bool(switched), rounds, *counts, nanoseconds / 1e9)
 
 
 def check_plan(plan: str, tables: str) -> None:
@@ -90,32 +127,29 @@ def check_plan(plan: str, tables: str) -> None:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
 
 
-def fill_search(
-    search: Any,
-    costs: Costs,
-    query: int,
-    k: int,
-    radius: float | None,
-    plan: Plan,
-    after: tuple[float, int] | None,
-) -> None:
-    """Fill the engine's description of one search. The costs must outlive the call it is passed to."""
+def describe_searches(
+    costs: Costs, k: int, radius: float | None, plan: Plan, after: tuple[float, int] | None = None
+) -> Any:
+    """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
     if radius is not None and math.isnan(radius):
         raise InvalidArgumentError("radius = nan; it must be a number, or None for no limit")
-    search.optimum = ffi.cast("uint8_t *", costs.optimum[query].ctypes.data)
-    search.delta = ffi.cast("uint64_t *", costs.deltas[query].ctypes.data)
-    search.floor = int(costs.floors[query])
-    search.exponent = int(costs.exponents[query])
-    search.plan = _PLANS[plan]
-    search.k = k
-    search.radius = math.inf if radius is None else radius
+    search = np.zeros(len(costs), dtype=_SEARCH)
+    rows = np.arange(len(costs), dtype=np.uint64)
+    search["optimum"] = costs.optimum.ctypes.data + rows * costs.optimum.strides[0]
+    search["delta"] = costs.deltas.ctypes.data + rows * costs.deltas.strides[0]
+    search["floor"] = costs.floors
+    search["exponent"] = costs.exponents
+    search["plan"] = _PLANS[plan]
+    search["k"] = k
+    search["radius"] = math.inf if radius is None else radius
     if after is not None:
         distance, last_id = after
         if math.isnan(distance) or not 0 <= last_id < 2**64:
             raise InvalidArgumentError(f"after = {after}; it must be a (distance, id) that a search has handed out")
-        search.resumed = 1
-        search.after_distance = distance
-        search.after_id = last_id
+        search["resumed"] = 1
+        search["after_distance"] = distance
+        search["after_id"] = last_id
+    return ffi.from_buffer("struct wh_search[]", search)
 
 
 class Cursor:
@@ -136,9 +170,8 @@ class Cursor:
         after: tuple[float, int] | None = None,
     ) -> None:
         """Start the search; prefer :meth:`Index.cursor`."""
-        search = ffi.new("struct wh_search *")
-        fill_search(search, costs, 0, k, radius, plan, after)
         handle = ffi.new("wh_cursor **")
+        search = describe_searches(costs, k, radius, plan, after)
         check(lib.wh_cursor_open(index._handle, search, handle), "starting a search")
         self._index = index  # keeps the arrays alive
         self._handle: Any = ffi.gc(handle[0], lib.wh_cursor_close)
@@ -190,8 +223,8 @@ class Cursor:
                 n,
                 _raw_budget(budget),
                 int(eager),
-                ffi.cast("uint64_t *", ids.ctypes.data),
-                ffi.cast("double *", distances.ctypes.data),
+                ffi.from_buffer("uint64_t[]", ids),
+                ffi.from_buffer("double[]", distances),
                 count,
                 stop,
             ),
@@ -213,8 +246,8 @@ class Cursor:
             lib.wh_cursor_guess(
                 self._open,
                 n,
-                ffi.cast("uint64_t *", ids.ctypes.data),
-                ffi.cast("double *", distances.ctypes.data),
+                ffi.from_buffer("uint64_t[]", ids),
+                ffi.from_buffer("double[]", distances),
                 count,
             ),
             "guessing",
@@ -250,9 +283,9 @@ class Cursor:
     @property
     def stats(self) -> Stats:
         """What the search has cost so far."""
-        raw = ffi.new("struct wh_stats *")
-        lib.wh_cursor_stats(self._open, raw)
-        return read_stats(raw)
+        stats = BatchStats.room(1)
+        lib.wh_cursor_stats(self._open, stats.pointer)
+        return stats[0]
 
     def cancel(self) -> None:
         """Make the running or next :meth:`next` stop soon. May be called from any thread."""

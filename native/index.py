@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Final, Literal, get_args
@@ -13,7 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
 from whamming.native.costs import Costs, as_codes, check_bits
-from whamming.native.cursor import UNLIMITED, Budget, Cursor, Plan, Stats, check_plan, fill_search, read_stats
+from whamming.native.cursor import (
+    UNLIMITED,
+    BatchStats,
+    Budget,
+    Cursor,
+    Plan,
+    Stats,
+    check_plan,
+    describe_searches,
+)
 from whamming.native.errors import InvalidArgumentError, check
 
 Tables = Literal["single", "multi", "none"]
@@ -54,7 +63,8 @@ class Answer:
     """Leading hits per query that are final. Less than ``counts`` only where a budget ran out."""
     exact: NDArray[np.bool_]
     """Per query: all of its hits are proven, and no other could be among them."""
-    stats: tuple[Stats, ...]
+    stats: Sequence[Stats]
+    """What each query has cost."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """Unpack to ``ids, distances``."""
@@ -255,7 +265,7 @@ class Index:
         distances = np.full((q, columns), np.inf)
         counts = np.zeros(q, dtype=np.uint64)
         proven = counts
-        stats: tuple[Stats, ...]
+        stats: Sequence[Stats]
         exact = np.ones(q, dtype=bool)
         if budget is None:
             stats = self._search_batch(costs, columns, radius, plan, _threads(threads), ids, distances, counts)
@@ -273,7 +283,7 @@ class Index:
                     distances[i, : len(row)] = np.concatenate([far, guess_far])
                     counts[i] = len(row)
                     collected.append(cursor.stats)
-            stats = tuple(collected)
+            stats = collected
         if costs.single:
             found_count = int(counts[0])
             return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
@@ -320,28 +330,25 @@ class Index:
         ids: NDArray[np.uint64],
         distances: NDArray[np.float64],
         counts: NDArray[np.uint64],
-    ) -> tuple[Stats, ...]:
+    ) -> BatchStats:
         q = len(costs)
-        searches = ffi.new("struct wh_search[]", q)
-        for i in range(q):
-            fill_search(searches[i], costs, i, k, radius, plan, None)
-        raw_stats = ffi.new("struct wh_stats[]", q)
+        stats = BatchStats.room(q)
         check(
             lib.wh_search_batch(
                 self._handle,
-                searches,
+                describe_searches(costs, k, radius, plan),
                 q,
                 k,
                 threads,
                 ffi.NULL,
-                ffi.cast("uint64_t *", ids.ctypes.data),
-                ffi.cast("double *", distances.ctypes.data),
-                ffi.cast("uint64_t *", counts.ctypes.data),
-                raw_stats,
+                ffi.from_buffer("uint64_t[]", ids),
+                ffi.from_buffer("double[]", distances),
+                ffi.from_buffer("uint64_t[]", counts),
+                stats.pointer,
             ),
             f"searching {q} queries",
         )
-        return tuple(read_stats(raw_stats[i]) for i in range(q))
+        return stats
 
 
 def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:

@@ -38,3 +38,14 @@ int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_
     *exponent = e;
     return WH_OK;
 }
+
+int wh_costs_round_all(const double *tables, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
+                       int64_t *floors, int32_t *exponents, size_t *failed) {
+    for (size_t i = 0; i < count; i++) {
+        *failed = i;
+        int status = wh_costs_round(tables + i * 2 * bits, bits, optima + i * ((bits + 7u) / 8), deltas + i * bits,
+                                    floors + i, exponents + i);
+        if (status != WH_OK) return status;
+    }
+    return WH_OK;
+}

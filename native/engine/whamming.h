@@ -64,6 +64,10 @@ enum wh_limits {
 int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_t *delta, int64_t *floor,
                    int32_t *exponent);
 
+/* Round `count` tables that lie one after the other, into arrays that do too. A failure is that of table *failed. */
+int wh_costs_round_all(const double *tables, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
+                       int64_t *floors, int32_t *exponents, size_t *failed);
+
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  * The byte layout of each array is described at the head of arrays.h. Any alignment works; WH_BLOCKS is read fastest
  * where it starts on a cache line (64 bytes).
