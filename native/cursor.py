@@ -115,8 +115,18 @@ class BatchStats(Sequence[Stats]):
         raw = self._raw[query]
         if isinstance(query, slice):
             return BatchStats(raw)
-        plan, switched, rounds, _, *counts, nanoseconds = raw.tolist()
-        return Stats(_PLAN_NAMES[plan], bool(switched), rounds, *counts, nanoseconds / 1e9)
+        return Stats(
+            plan=_PLAN_NAMES[raw["plan"]],
+            switched=bool(raw["switched"]),
+            rounds=int(raw["rounds"]),
+            buckets=int(raw["buckets"]),
+            buckets_nonempty=int(raw["buckets_nonempty"]),
+            candidates=int(raw["candidates"]),
+            verified=int(raw["verified"]),
+            blocks=int(raw["blocks"]),
+            planes=int(raw["planes"]),
+            seconds=float(raw["nanoseconds"]) / 1e9,
+        )
 
 
 def check_plan(plan: str, tables: str) -> None:
