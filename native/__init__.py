@@ -14,7 +14,6 @@ from whamming.native.cursor import Budget, Cursor, Hit, Plan, Stats, StopReason
 from whamming.native.errors import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
 from whamming.native.index import (
     ARRAY_NAMES,
-    Answer,
     Buckets,
     Index,
     Simd,
@@ -22,6 +21,7 @@ from whamming.native.index import (
     available_simd,
     choose_substring_bits,
 )
+from whamming.native.view import Answer, Part, View
 
 __all__ = [
     "ARRAY_NAMES",
@@ -36,11 +36,13 @@ __all__ = [
     "Index",
     "InvalidArgumentError",
     "OutOfMemoryError",
+    "Part",
     "Plan",
     "Simd",
     "Stats",
     "StopReason",
     "Tables",
+    "View",
     "WhammingError",
     "available_simd",
     "choose_substring_bits",

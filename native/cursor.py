@@ -15,7 +15,7 @@ from whamming.native.errors import InvalidArgumentError, check
 
 if TYPE_CHECKING:
     from whamming.native.costs import Costs
-    from whamming.native.index import Index
+    from whamming.native.view import View
 
 Plan = Literal["auto", "probe", "sweep"]
 StopReason = Literal["more", "exhausted", "budget", "cancelled"]
@@ -129,11 +129,11 @@ class BatchStats(Sequence[Stats]):
         )
 
 
-def check_plan(plan: str, tables: str) -> None:
+def check_plan(plan: str, without_tables: bool) -> None:
     """Refuse a plan that does not exist, or that an index without tables cannot run."""
     if plan not in _PLANS:
         raise InvalidArgumentError(f"plan = {plan!r}; choose one of {get_args(Plan)}")
-    if plan == "probe" and tables == "none":
+    if plan == "probe" and without_tables:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
 
 
@@ -171,7 +171,7 @@ class Cursor:
 
     def __init__(
         self,
-        index: Index,
+        view: View,
         costs: Costs,
         *,
         k: int,
@@ -179,11 +179,11 @@ class Cursor:
         plan: Plan,
         after: tuple[float, int] | None = None,
     ) -> None:
-        """Start the search; prefer :meth:`Index.cursor`."""
+        """Start the search; prefer :meth:`View.cursor` or :meth:`Index.cursor`."""
         handle = ffi.new("wh_cursor **")
         search = describe_searches(costs, k, radius, plan, after)
-        check(lib.wh_cursor_open(index._handle, search, handle), "starting a search")
-        self._index = index  # keeps the arrays alive
+        check(lib.wh_cursor_open(view._raw, len(view.parts), search, handle), "starting a search")
+        self._view = view  # keeps the arrays alive
         self._handle: Any = ffi.gc(handle[0], lib.wh_cursor_close)
         self._left = k
         self._pending: list[Hit] = []
@@ -222,7 +222,7 @@ class Cursor:
                 return ids, distances
             more_ids, more_distances = self.next(n - len(early), budget=budget)
             return np.concatenate([ids, more_ids]), np.concatenate([distances, more_distances])
-        n = min(n, self._left, self._index.n)
+        n = min(n, self._left, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
         count = ffi.new("size_t *")
@@ -248,7 +248,7 @@ class Cursor:
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best ``n`` hits known but not handed out: what a search out of budget can say beyond its proof."""
         _check_count(n)
-        n = min(n, self._left, self._index.n)
+        n = min(n, self._left, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
         count = ffi.new("size_t *")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any, Final, Literal, get_args
 
@@ -13,17 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
 from whamming.native.costs import Costs, as_codes, check_bits
-from whamming.native.cursor import (
-    UNLIMITED,
-    BatchStats,
-    Budget,
-    Cursor,
-    Plan,
-    Stats,
-    check_plan,
-    describe_searches,
-)
-from whamming.native.errors import InvalidArgumentError, check
+from whamming.native.cursor import Budget, Cursor, Plan
+from whamming.native.errors import CorruptIndexError, InvalidArgumentError, check
+from whamming.native.view import Answer, Part, View, check_threads
 
 Tables = Literal["single", "multi", "none"]
 Buckets = Literal["compact", "fast"]
@@ -37,6 +27,7 @@ LONG_COVERED: Final = 128
 """Codes longer than WHOLLY_COVERED bits have tables over their first LONG_COVERED bits only: such searches sweep, and a
 few tables are enough to start them with good candidates."""
 
+_ALL: Final = slice(None)
 _LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}
 _BUCKETS = {"compact": lib.WH_COMPACT, "fast": lib.WH_FAST}
 _SIMD: dict[Simd, int] = {
@@ -45,31 +36,6 @@ _SIMD: dict[Simd, int] = {
     "avx2": lib.WH_AVX2,
     "avx512": lib.WH_AVX512,
 }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a search found. Unpacks to ``ids, distances``.
-
-    For one query the arrays are ``[k]``, cut to what was found; for a batch ``[q, k]``, rows padded past ``counts``
-    with id 2**64 - 1 and distance infinity.
-    """
-
-    ids: NDArray[np.uint64]
-    distances: NDArray[np.float64]
-    counts: NDArray[np.uint64]
-    """Hits per query."""
-    proven: NDArray[np.uint64]
-    """Leading hits per query that are final. Less than ``counts`` only where a budget ran out."""
-    exact: NDArray[np.bool_]
-    """Per query: all of its hits are proven, and no other could be among them."""
-    stats: Sequence[Stats]
-    """What each query has cost."""
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        """Unpack to ``ids, distances``."""
-        yield self.ids
-        yield self.distances
 
 
 def choose_substring_bits(n: int, bits: int) -> int:
@@ -117,6 +83,7 @@ class Index:
         self.table_count: int = info.tables
         self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]
         self.buckets: Buckets = ("compact", "fast")[info.buckets]
+        self._view = View([Part(self)], self.bits)
 
     @classmethod
     def build(
@@ -178,7 +145,7 @@ class Index:
                 "layout": _LAYOUTS[tables],
                 "buckets": _BUCKETS[buckets],
                 "reorder": int(reorder),
-                "threads": _threads(threads),
+                "threads": check_threads(threads),
             },
         )
         arrays = ffi.new("struct wh_arrays *")
@@ -226,6 +193,44 @@ class Index:
         """Bytes per array."""
         return {name: buffer.nbytes for name, buffer in self._buffers.items()}
 
+    @property
+    def ids(self) -> NDArray[np.uint64]:
+        """The id of each place: the order in which the index keeps its items. A copy."""
+        width = self._buffers["ids"].nbytes // max(1, self.n)
+        if width == 0:
+            return np.arange(self.n, dtype=np.uint64)
+        return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n).astype(np.uint64)
+
+    def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
+        """Return the packed codes of some places, by default of all."""
+        width = (self.bits + 7) // 8
+        rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
+        if self.distinct == self.n:
+            return rows.reshape(self.distinct, width)[places].copy()
+        starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
+        wanted = np.arange(self.n)[places]
+        return rows.reshape(self.distinct, width)[np.searchsorted(starts, wanted, side="right") - 1]
+
+    def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the places of some ids, 2**64 - 1 for those that the index does not have.
+
+        ``by_id``: a buffer of all places by increasing id, ``uint32 [n]``: ``np.argsort(index.ids)``.
+        """
+        order = memoryview(by_id).cast("B")
+        if order.nbytes != 4 * self.n:
+            raise CorruptIndexError(f"{order.nbytes} bytes of places by id for {self.n} items of 4 bytes each")
+        wanted = np.ascontiguousarray(ids, dtype=np.uint64)
+        places = np.empty(len(wanted), dtype=np.uint64)
+        status = lib.wh_index_find(
+            self._handle,
+            ffi.from_buffer(order) if self.n else ffi.NULL,
+            ffi.from_buffer("uint64_t[]", wanted),
+            len(wanted),
+            ffi.from_buffer("uint64_t[]", places),
+        )
+        check(status, f"looking up {len(wanted)} ids")
+        return places
+
     def __len__(self) -> int:
         """Return the number of codes."""
         return self.n
@@ -244,50 +249,8 @@ class Index:
         budget: Budget | None = None,
         threads: int | None = None,
     ) -> Answer:
-        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly.
-
-        Parameters
-        ----------
-        costs : one query or a batch.
-        k : how many; fewer come back where the index, the radius or the budget has no more.
-        radius : only hits of at most this distance.
-        plan : ``"auto"`` chooses; all plans give the same answer.
-        budget : stop early; the answer then says how many leading hits are proven.
-        threads : for batches; by default one per core.
-        """
-        self._check_costs(costs)
-        if not 0 <= k < 2**31:
-            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
-        check_plan(plan, self.tables)
-        columns = min(k, self.n)
-        q = len(costs)
-        ids = np.full((q, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
-        distances = np.full((q, columns), np.inf)
-        counts = np.zeros(q, dtype=np.uint64)
-        proven = counts
-        stats: Sequence[Stats]
-        exact = np.ones(q, dtype=bool)
-        if budget is None:
-            stats = self._search_batch(costs, columns, radius, plan, _threads(threads), ids, distances, counts)
-        else:
-            proven = np.zeros(q, dtype=np.uint64)
-            collected = []
-            for i in range(q):
-                with Cursor(self, costs[i], k=columns, radius=radius, plan=plan) as cursor:
-                    found, far = cursor.next(columns, budget=budget)
-                    proven[i] = len(found)
-                    exact[i] = cursor.exhausted or len(found) == columns
-                    guess, guess_far = cursor.guess(columns - len(found))
-                    row = np.concatenate([found, guess])
-                    ids[i, : len(row)] = row
-                    distances[i, : len(row)] = np.concatenate([far, guess_far])
-                    counts[i] = len(row)
-                    collected.append(cursor.stats)
-            stats = collected
-        if costs.single:
-            found_count = int(counts[0])
-            return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
-        return Answer(ids, distances, counts, proven, exact, stats)
+        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly: see :meth:`View.search`."""
+        return self._view.search(costs, k, radius, plan, budget=budget, threads=threads)
 
     def cursor(
         self,
@@ -302,53 +265,13 @@ class Index:
 
         ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
         """
-        self._check_costs(costs)
-        if len(costs) != 1:
-            raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
-        if k is not None and not 0 <= k < 2**63:
-            raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
-        check_plan(plan, self.tables)
-        return Cursor(self, costs, k=UNLIMITED if k is None else k, radius=radius, plan=plan, after=after)
+        return self._view.cursor(costs, k, radius, plan, after=after)
 
     def use_simd(self, simd: Simd) -> None:
         """Search with one instruction set from now on. For tests and benchmarks; no cursor may be at work."""
         if simd not in available_simd():
             raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
         check(lib.wh_index_use_simd(self._handle, _SIMD[simd]), f"choosing {simd}")
-
-    def _check_costs(self, costs: Costs) -> None:
-        if costs.bits != self.bits:
-            raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
-
-    def _search_batch(
-        self,
-        costs: Costs,
-        k: int,
-        radius: float | None,
-        plan: Plan,
-        threads: int,
-        ids: NDArray[np.uint64],
-        distances: NDArray[np.float64],
-        counts: NDArray[np.uint64],
-    ) -> BatchStats:
-        q = len(costs)
-        stats = BatchStats.room(q)
-        check(
-            lib.wh_search_batch(
-                self._handle,
-                describe_searches(costs, k, radius, plan),
-                q,
-                k,
-                threads,
-                ffi.NULL,
-                ffi.from_buffer("uint64_t[]", ids),
-                ffi.from_buffer("double[]", distances),
-                ffi.from_buffer("uint64_t[]", counts),
-                stats.pointer,
-            ),
-            f"searching {q} queries",
-        )
-        return stats
 
 
 def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:
@@ -366,11 +289,3 @@ def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:
     if len(twice):
         raise InvalidArgumentError(f"id {ordered[twice[0]]} is given more than once; ids must be distinct")
     return own
-
-
-def _threads(threads: int | None) -> int:
-    if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not 1 <= threads <= 256:
-        raise InvalidArgumentError(f"threads = {threads}; it must be 1 to 256")
-    return threads

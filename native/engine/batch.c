@@ -1,6 +1,6 @@
 /* Batches: queries share the pass over the blocks.
  *
- * A group of queries first probes, one after the other. Those for which a sweep is cheaper then sweep together: tile by
+ * Part by part, a group of queries first probes, one after the other. Those for which a sweep is cheaper then sweep together: tile by
  * tile, small enough to stay in the nearer caches, each query passes over the tile before the next tile is read.
  * The blocks come from memory once per group instead of once per query. Groups run on the threads.
  */
@@ -11,7 +11,8 @@
 enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
 
 struct batch {
-    const wh_index *index;
+    const struct wh_part *parts;
+    size_t count;
     const struct wh_search *searches;
     size_t q, k, group;
     volatile uint32_t *cancel;
@@ -26,49 +27,65 @@ static int cancelled(const struct batch *b) {
     return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
 }
 
-static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count) {
-    const wh_index *index = b->index;
+static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+    const wh_index *index = b->parts[part].index;
     size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
     uint64_t start = clock_nanoseconds(), now = start, planes = 0;
     for (size_t i = 0; i < count; i++) {
-        if (cursors[i]->phase != PHASE_SWEEP) continue;
+        struct part *p = &cursors[i]->parts[part];
+        if (p->phase != PHASE_SWEEP) continue;
         sweeping++;
-        planes -= cursors[i]->sweep.planes_read;
+        planes -= p->sweep.planes_read;
     }
     if (sweeping == 0) return WH_OK;
     for (size_t last = tile; !cancelled(b); last += tile) {
         int cached = 0; /* the first query brings the tile in */
         for (size_t i = 0; i < count; i++) {
-            if (cursors[i]->phase != PHASE_SWEEP) continue;
+            struct part *p = &cursors[i]->parts[part];
+            if (p->phase != PHASE_SWEEP) continue;
             uint64_t before = now;
-            int status = sweep_run(&cursors[i]->sweep, &cursors[i]->collector, last, cached);
+            int status = sweep_run(&p->sweep, &p->collector, last, cached);
             cached = 1;
             if (status != WH_OK) return status;
             now = clock_nanoseconds();
-            cursors[i]->stats.nanoseconds += now - before;
+            cursors[i]->nanoseconds += now - before;
         }
         if (last >= index->blocks_count) break;
     }
     if (cancelled(b)) return WH_OK;
     for (size_t i = 0; i < count; i++) {
-        if (cursors[i]->phase != PHASE_SWEEP) continue;
-        planes += cursors[i]->sweep.planes_read;
-        cursor_swept(cursors[i]);
+        struct part *p = &cursors[i]->parts[part];
+        if (p->phase != PHASE_SWEEP) continue;
+        planes += p->sweep.planes_read;
+        part_swept(p);
     }
     plan_learn(index, sweeping > 1, planes, now - start);
     return WH_OK;
+}
+
+/* Search one part for all queries of the group. */
+static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+    int status = WH_OK;
+    for (size_t i = 0; i < count && status == WH_OK; i++) {
+        uint64_t start = clock_nanoseconds();
+        struct part *p = &cursors[i]->parts[part];
+        while (status == WH_OK && p->phase == PHASE_PROBE && !cancelled(b)) status = part_work(p);
+        cursors[i]->nanoseconds += clock_nanoseconds() - start;
+    }
+    if (status == WH_OK) status = sweep_together(b, cursors, count, part);
+    for (size_t i = 0; i < count; i++) cursor_share_limit(cursors[i]);
+    return status;
 }
 
 static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
     int status = WH_OK;
     for (size_t i = 0; i < count && status == WH_OK; i++) {
         uint64_t start = clock_nanoseconds();
-        status = cursor_open(b->index, &b->searches[first + i], count > 1, &cursors[i]);
-        while (status == WH_OK && cursors[i]->phase == PHASE_PROBE && !cancelled(b)) status = cursor_work(cursors[i]);
-        if (status == WH_OK) cursors[i]->stats.nanoseconds += clock_nanoseconds() - start;
+        status = cursor_open(b->parts, b->count, &b->searches[first + i], count > 1, &cursors[i]);
+        if (status == WH_OK) cursors[i]->nanoseconds += clock_nanoseconds() - start;
     }
-    if (status != WH_OK) return status;
-    status = sweep_together(b, cursors, count);
+    for (size_t part = 0; part < b->count && status == WH_OK && !cancelled(b); part++)
+        status = run_part(b, cursors, count, part);
     for (size_t i = 0; i < count && status == WH_OK && !cancelled(b); i++) {
         size_t row = first + i, found;
         int stop;
@@ -91,13 +108,14 @@ static void work(void *context, size_t group, uint32_t worker) {
     if (status != WH_OK) atomic_store(&b->status, status);
 }
 
-int wh_search_batch(const wh_index *index, const struct wh_search *searches, size_t q, size_t k, uint32_t threads,
-                    volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
+int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
+                    uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats) {
     if (threads < 1) threads = 1;
     for (size_t i = 0; i < q; i++)
         if (searches[i].k > k) return WH_ARGUMENT;
-    struct batch b = {.index = index,
+    struct batch b = {.parts = parts,
+                      .count = count,
                       .searches = searches,
                       .q = q,
                       .k = k,

@@ -3,10 +3,15 @@
 
 #include <stdlib.h>
 
-void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, int resumed,
-                   struct hit after) {
-    *c = (struct collector){
-        .hits = hits, .capacity = capacity, .limit = radius, .radius = radius, .resumed = resumed, .after = after};
+void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
+                   int resumed, struct hit after) {
+    *c = (struct collector){.hits = hits,
+                            .capacity = capacity,
+                            .limit = radius,
+                            .radius = radius,
+                            .dead = dead,
+                            .resumed = resumed,
+                            .after = after};
 }
 
 void collect_restart(struct collector *c) {

@@ -22,9 +22,10 @@ struct collector {
     size_t sent;
     size_t proven;
     size_t count;
-    uint64_t limit;  /* inclusive; falls to the worst kept distance once the capacity is reached */
-    uint64_t radius; /* inclusive: the limit to start from */
-    int resumed;     /* only hits after `after` count */
+    uint64_t limit;      /* inclusive; falls to the worst kept distance once the capacity is reached */
+    uint64_t radius;     /* inclusive: the limit to start from */
+    const uint8_t *dead; /* bit p: the item at place p is gone; NULL: none is. For those who offer */
+    int resumed;         /* only hits after `after` count */
     struct hit after;
 };
 
@@ -33,8 +34,8 @@ static inline int hit_before(struct hit a, struct hit b) {
 }
 
 /* Start a pass for `capacity` hits in the given array (capacity >= 1). */
-void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, int resumed,
-                   struct hit after);
+void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
+                   int resumed, struct hit after);
 
 /* Forget the hits that are not proven; the limit stays, which is what makes a second plan start well. Precondition:
  * every hit within the limit will be offered again. */

@@ -1,53 +1,36 @@
 #ifndef WHAMMING_CURSOR_H
 #define WHAMMING_CURSOR_H
-/* A cursor from the inside: what batch.c needs beyond whamming.h. */
-#include "plan.h"
-#include "probe.h"
-#include "sweep.h"
-
-enum phase {
-    PHASE_PROBE,  /* Alg. 2 is at work */
-    PHASE_SWEEP,  /* the sweep is */
-    PHASE_PROVEN, /* this round is over: all that was kept is proven */
-    PHASE_END     /* nothing more will be handed out */
-};
+/* A cursor from the inside: what batch.c needs beyond whamming.h.
+ *
+ * What is searched may have several parts; each has a search of its own (part.h), and the cursor merges their hits.
+ * The nearest hit that any part has proven is the next one if every other part's bound has passed it.
+ *
+ *      part 0    | hit 3, hit 5 | bound 6
+ *      part 1    | hit 4        | bound 4        3 goes out, then 4; before 5 does, part 1 must work until
+ *      part 2    |              | bound 5        its bound passes 5
+ *
+ * The parts share what they learn: k items of one part within a limit are k items of all, so that the others need not
+ * look beyond it. */
+#include "part.h"
 
 struct wh_cursor {
-    const wh_index *index;
-    uint8_t *optimum;
-    uint64_t *delta;
-    int64_t floor;
-    int32_t exponent;
-    uint32_t requested; /* enum wh_plan */
-    uint64_t wanted;    /* hits still to hand out */
-    uint64_t radius;    /* inclusive, in cost units */
-
-    enum phase phase;
-    int failed; /* wh_status that ended the cursor */
-    struct distance distance;
-    struct probe probe;
-    struct sweep sweep;
-    struct plan plan;
-    struct collector collector;
-    struct hit *hits;
-    size_t room;     /* of hits */
-    size_t round;    /* hits that the next round collects */
-    uint64_t bound;  /* cost units: every code not handed out and not kept is at least this far */
-    struct hit last; /* handed out */
+    struct query query;
+    struct part *parts;
+    size_t count;
+    uint64_t wanted; /* hits still to hand out */
+    uint64_t live;   /* items of all parts */
     uint64_t handed_out;
-    struct wh_stats stats; /* of finished rounds; time */
+    struct hit last;      /* handed out */
+    int failed;           /* wh_status that ended the cursor */
+    uint64_t nanoseconds; /* spent so far */
     _Atomic int cancelled;
 };
 
-/* Open a cursor whose sweep, if it comes to one, shares its pass with others. */
-int cursor_open(const wh_index *index, const struct wh_search *search, int batch, wh_cursor **cursor);
+/* Open a cursor whose sweeps, if it comes to any, share their pass with others. */
+int cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, int batch,
+                wh_cursor **cursor);
 
-/* Do a slice of work in the present phase, well under a millisecond of it. Returns a wh_status. */
-int cursor_work(wh_cursor *cursor);
-
-/* The sweep of this round has passed the last block. */
-void cursor_swept(wh_cursor *cursor);
-
-uint64_t clock_nanoseconds(void);
+/* Let all parts know of the nearest limit that one of them has found. */
+void cursor_share_limit(wh_cursor *cursor);
 
 #endif

@@ -73,6 +73,10 @@ static double expected_buckets(double forecast, double probed) {
     return share < 1 ? forecast * share : forecast;
 }
 
+/* How many times the sweep's price the rest of probing may come to. What was spent is lost by going over, which early on
+ * speaks against it; a forecast that was wrong for long speaks for it. */
+static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
+
 void plan_probed(const struct plan *plan, const struct probe *probe, uint64_t now) { learn_buckets(plan, probe, now); }
 
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
@@ -98,9 +102,8 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
         plan->forecast = forecast_buckets(probe, (double)limit);
     }
     if (plan->trial && spent < price / 4) return 0;
-    return (expected_buckets(plan->forecast, (double)probe->buckets) - (double)probe->buckets) *
-               bucket_nanoseconds(index) >
-           1.25 * price;
+    double left = expected_buckets(plan->forecast, (double)probe->buckets) - (double)probe->buckets;
+    return left * bucket_nanoseconds(index) > price * patience(spent / price);
 }
 
 void plan_learn(const wh_index *index, int batch, uint64_t planes, uint64_t nanoseconds) {

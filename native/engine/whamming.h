@@ -142,11 +142,23 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **index);
 void wh_index_close(wh_index *index); /* NULL is allowed. No cursor may be open. */
 void wh_index_describe(const wh_index *index, struct wh_index_info *info);
 
+/* The places of `count` ids: positions in the order of WH_IDS, UINT64_MAX where the index does not have the id. by_id
+ * lists all places by increasing id (n x 4 bytes, any alignment). WH_CORRUPT where it names a place that is none. */
+int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places);
+
 /* -- Search ------------------------------------------------------------------------------------------------------ */
 
 enum wh_plan { WH_AUTO = 0, WH_PROBE = 1, WH_SWEEP = 2 };
 
 typedef struct wh_cursor wh_cursor;
+
+/* What is searched: one or several indexes of the same number of bits, each without the items that are gone. An id may
+ * be alive in one part only. The largest part should come first: what it finds makes the others' search short. */
+struct wh_part {
+    const wh_index *index;
+    const uint8_t *dead; /* bit p (byte p >> 3, mask 1 << (p & 7)): the item at place p is gone; NULL: none is */
+    uint64_t dead_count; /* bits set */
+};
 
 /* One query. Everything pointed to is copied by wh_cursor_open. */
 struct wh_search {
@@ -189,10 +201,11 @@ struct wh_stats {
     uint64_t nanoseconds;      /* time spent inside the engine */
 };
 
-/* Start a search. Memory of a cursor, all of it freed by wh_cursor_close: 16 bytes x min(k, n, 65536), plus at most
- * 400 KiB of the query's tables, plus while probing at most 32 MiB of queues (a few KiB as a rule).
+/* Start a search. Indexes and `dead` are borrowed until the cursor is closed, and must not change.
+ * Memory of a cursor, all of it freed by wh_cursor_close: at most 400 KiB of the query's tables, and per part 16 bytes x
+ * min(k, n, 65536), plus while probing at most 32 MiB of queues (a few KiB as a rule).
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
-int wh_cursor_open(const wh_index *index, const struct wh_search *search, wh_cursor **cursor);
+int wh_cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, wh_cursor **cursor);
 void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
 
 /* Hand out the next hits: at most capacity of them, each proven to be the next in the total order by (distance, id).
@@ -221,8 +234,8 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
  * blocks. Results go to row i of ids and distances (q x k); counts[i] of them are set. stats: q structs or NULL.
  * cancel, if not NULL, may be set to 1 by another thread: the call then returns WH_OK with *cancel still 1 and
  * the results unspecified. Every search must have k <= `k`. The first failure of any query is returned. */
-int wh_search_batch(const wh_index *index, const struct wh_search *searches, size_t q, size_t k, uint32_t threads,
-                    volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
+int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
+                    uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats);
 
 /* -- Instruction sets -------------------------------------------------------------------------------------------- */

@@ -54,7 +54,7 @@ static void test_chunks(const wh_index *index, const struct twin_data *d, const 
     uint64_t want = k < d->n ? k : d->n, sent = 0;
     wh_cursor *cursor = NULL;
     int stop = WH_MORE;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
     double bound = wh_cursor_bound(cursor);
     while (cursor && stop != WH_EXHAUSTED && sent <= want) {
         size_t count = 0;
@@ -84,7 +84,7 @@ static void test_pauses(const wh_index *index, const struct twin_data *d, const 
     size_t count = 0;
     int stop = WH_MORE;
     struct wh_stats stats;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
     for (int calls = 0; cursor && calls < 5 && stop != WH_EXHAUSTED; calls++) {
         CHECK(wh_cursor_next(cursor, 7, &budget, 0, ids, distances, &count, &stop) == WH_OK);
         CHECK(twin_agrees(q, hits, sent, ids, distances, count));
@@ -106,7 +106,7 @@ static void test_pauses(const wh_index *index, const struct twin_data *d, const 
         search.after_id = hits[sent - 1].id;
     }
     cursor = NULL;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
     CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
     CHECK(count == d->n - sent && twin_agrees(q, hits, sent, ids, distances, count));
     wh_cursor_close(cursor);
@@ -127,7 +127,7 @@ static void test_radius(const wh_index *index, const struct twin_data *d, const 
         wh_cursor *cursor = NULL;
         size_t count = 0;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(index, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
         CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
         CHECK(count == want && twin_agrees(q, hits, 0, ids, distances, count));
         CHECK(stop == WH_EXHAUSTED);
@@ -169,7 +169,8 @@ static void test_batch(const wh_index *index, const struct twin_data *d, const s
     struct wh_stats stats[Q];
     uint32_t cancel = 0;
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&known->queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(index, searches, Q, k, threads, &cancel, ids, distances, counts, stats) == WH_OK);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, searches, Q, k, threads, &cancel, ids, distances,
+                          counts, stats) == WH_OK);
     for (size_t i = 0; i < Q; i++)
         CHECK(counts[i] == k && twin_agrees(&known->queries[i % TWIN_WEIGHTS], known->hits[i % TWIN_WEIGHTS], 0,
                                             ids + i * k, distances + i * k, k));
@@ -301,23 +302,24 @@ static void test_refusals(void) {
     CHECK(wh_index_open(&arrays, &index) == WH_OK);
     struct twin_query q = twin_query(&d, TWIN_RANDOM, 1);
     struct wh_search search = twin_search(&q, WH_PROBE, 1);
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_NO_TABLES);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_NO_TABLES);
     search.plan = WH_SWEEP + 1;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_ARGUMENT);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_ARGUMENT);
     search.plan = WH_SWEEP;
     search.radius = NAN;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_ARGUMENT);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_ARGUMENT);
     search.radius = INFINITY;
     search.resumed = 1;
     search.after_distance = NAN;
-    CHECK(wh_cursor_open(index, &search, &cursor) == WH_ARGUMENT);
+    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_ARGUMENT);
     CHECK(cursor == NULL);
     search.resumed = 0;
     search.k = 5;
     uint64_t ids[4], counts[1];
     double distances[4];
-    CHECK(wh_search_batch(index, &search, 1, 4, 1, NULL, ids, distances, counts, NULL) == WH_ARGUMENT);
-    CHECK(wh_search_batch(index, NULL, 0, 4, 2, NULL, NULL, NULL, NULL, NULL) == WH_OK);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, &search, 1, 4, 1, NULL, ids, distances, counts, NULL) ==
+          WH_ARGUMENT);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, NULL, 0, 4, 2, NULL, NULL, NULL, NULL, NULL) == WH_OK);
     CHECK(!wh_simd_available(-1) && !wh_simd_available(99) && wh_simd_available(wh_simd_level()));
     CHECK(wh_index_use_simd(index, 99) == WH_ARGUMENT);
     for (int status = -1; status < 99; status++) CHECK(wh_status_text(status) && *wh_status_text(status));
@@ -352,9 +354,10 @@ static int whole_life(const struct twin_data *d, const struct twin_query *q, con
     struct wh_search search = twin_search(q, plan, batch ? 200 : UINT64_MAX);
     if (status == WH_OK && batch) {
         struct wh_search searches[3] = {search, search, search};
-        status = wh_search_batch(index, searches, 3, 200, 2, NULL, ids, distances, counts, NULL);
+        status = wh_search_batch(&(struct wh_part){.index = index}, 1, searches, 3, 200, 2, NULL, ids, distances,
+                                 counts, NULL);
     }
-    if (status == WH_OK && !batch) status = wh_cursor_open(index, &search, &cursor);
+    if (status == WH_OK && !batch) status = wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor);
     if (status == WH_OK && !batch) {
         status = wh_cursor_next(cursor, 5, NULL, 1, ids, distances, &count, &stop);
         if (status == WH_OK) status = wh_cursor_guess(cursor, 600, ids, distances, &count);

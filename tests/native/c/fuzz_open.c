@@ -45,7 +45,7 @@ static void search(const wh_index *index, const struct wh_search *query) {
     wh_cursor *cursor;
     struct wh_budget budget = {.candidates = 1000, .nanoseconds = 100000};
     struct wh_stats stats;
-    if (wh_cursor_open(index, query, &cursor) != WH_OK) return;
+    if (wh_cursor_open(&(struct wh_part){.index = index}, 1, query, &cursor) != WH_OK) return;
     for (int call = 0; call < 3; call++) {
         size_t count = 99;
         int stop = 99, status = wh_cursor_next(cursor, 40, &budget, call & 1, ids, distances, &count, &stop);
@@ -91,7 +91,7 @@ static void open_and_search(const struct wh_arrays *arrays) {
     uint64_t ids[15], counts[3];
     double distances[15];
     if (info.tables == 0 || (info.covered + info.tables - 1) / info.tables <= 12) /* no budget here: keep it short */
-        wh_search_batch(index, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
+        wh_search_batch(&(struct wh_part){.index = index}, 1, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
     wh_index_close(index);
 }
 

@@ -36,7 +36,7 @@ static void *search_with_cursors(void *argument) {
         wh_cursor *cursor = NULL;
         struct wh_stats stats;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(index_, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(&(struct wh_part){.index = index_}, 1, &search, &cursor) == WH_OK);
         while (stop != WH_EXHAUSTED) {
             if (wh_cursor_next(cursor, 64, NULL, job & 1, ids, distances, &count, &stop) != WH_OK) abort();
             CHECK(twin_agrees(&queries[kind], hits[kind], sent, ids, distances, count));
@@ -69,7 +69,8 @@ static void *search_a_batch(void *argument) {
     double *distances = must(malloc(sizeof *distances * Q * k));
     struct wh_stats *stats = must(malloc(sizeof *stats * Q));
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(index_, searches, Q, k, WORKERS, NULL, ids, distances, counts, stats) == WH_OK);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index_}, 1, searches, Q, k, WORKERS, NULL, ids, distances, counts,
+                          stats) == WH_OK);
     for (size_t i = 0; i < Q; i++) {
         size_t kind = i % TWIN_WEIGHTS;
         CHECK(counts[i] == k && twin_agrees(&queries[kind], hits[kind], 0, ids + i * k, distances + i * k, k));
@@ -103,7 +104,7 @@ static void test_cancelled_cursors(void) {
         wh_cursor *cursor = NULL;
         pthread_t thread;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(index_, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(&(struct wh_part){.index = index_}, 1, &search, &cursor) == WH_OK);
         start(&thread, cancel_cursor, cursor);
         CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, &count, &stop) == WH_OK);
         pthread_join(thread, NULL);
@@ -131,8 +132,8 @@ static void test_cancelled_batches(void) {
         pthread_t thread;
         for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], round % 3, 40);
         start(&thread, cancel_batch, &cancel);
-        CHECK(wh_search_batch(index_, searches, Q, 40, WORKERS, (volatile uint32_t *)&cancel, ids, distances, counts,
-                              NULL) == WH_OK);
+        CHECK(wh_search_batch(&(struct wh_part){.index = index_}, 1, searches, Q, 40, WORKERS,
+                              (volatile uint32_t *)&cancel, ids, distances, counts, NULL) == WH_OK);
         pthread_join(thread, NULL);
         CHECK(atomic_load(&cancel) == 1);
     }

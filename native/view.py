@@ -1,0 +1,217 @@
+"""What a search runs on: one index, or several that make up one collection, without the items that are gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native._engine import ffi, lib
+from whamming.native.costs import Costs
+from whamming.native.cursor import UNLIMITED, BatchStats, Budget, Cursor, Plan, Stats, check_plan, describe_searches
+from whamming.native.errors import InvalidArgumentError, check
+
+if TYPE_CHECKING:
+    from whamming.native.index import Index
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search found. Unpacks to ``ids, distances``.
+
+    For one query the arrays are ``[k]``, cut to what was found; for a batch ``[q, k]``, rows padded past ``counts``
+    with id 2**64 - 1 and distance infinity.
+    """
+
+    ids: NDArray[np.uint64]
+    distances: NDArray[np.float64]
+    counts: NDArray[np.uint64]
+    """Hits per query."""
+    proven: NDArray[np.uint64]
+    """Leading hits per query that are final. Less than ``counts`` only where a budget ran out."""
+    exact: NDArray[np.bool_]
+    """Per query: all of its hits are proven, and no other could be among them."""
+    stats: Sequence[Stats]
+    """What each query has cost."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Unpack to ``ids, distances``."""
+        yield self.ids
+        yield self.distances
+
+
+@dataclass(frozen=True)
+class Part:
+    """An index, without some of its items."""
+
+    index: Index
+    dead: NDArray[np.uint8] | None = None
+    """Bit p (byte ``p >> 3``, mask ``1 << (p & 7)``): the item at place p is gone; None: none is."""
+    dead_count: int = 0
+    """Bits set in ``dead``."""
+
+    @property
+    def live(self) -> int:
+        """How many items are left."""
+        return self.index.n - self.dead_count
+
+
+class View:
+    """Several parts, searched as one. Immutable; any number of threads may search it at once."""
+
+    def __init__(self, parts: Sequence[Part], bits: int) -> None:
+        """Put at least one part together; all have ``bits`` bits, and an id is alive in one of them only.
+
+        Raises :class:`InvalidArgumentError` where the bits differ or a bitmap is too short.
+        """
+        self.bits = bits
+        if not parts:
+            raise InvalidArgumentError("no parts; a view has at least one, which may be empty")
+        for part in parts:
+            if part.index.bits != bits:
+                raise InvalidArgumentError(f"a part has codes of {part.index.bits} bits, the others of {bits}")
+            if part.dead_count and (part.dead is None or len(part.dead) * 8 < part.index.n):
+                size = 0 if part.dead is None else len(part.dead)
+                raise InvalidArgumentError(f"a bitmap of {size} bytes for {part.index.n} items; it has too few bits")
+        alive = sorted((part for part in parts if part.live), key=lambda part: -part.index.n)
+        self.parts = tuple(alive or parts[:1])
+        self.n = sum(part.live for part in self.parts)
+        self._raw = ffi.new("struct wh_part[]", len(self.parts))
+        self._pinned = []
+        for raw, part in zip(self._raw, self.parts, strict=True):
+            raw.index = part.index._handle
+            if part.dead_count:
+                assert part.dead is not None
+                self._pinned.append(ffi.from_buffer("uint8_t[]", part.dead))
+                raw.dead = self._pinned[-1]
+                raw.dead_count = part.dead_count
+        self._without_tables = any(part.index.tables == "none" for part in self.parts)
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self.n
+
+    def search(
+        self,
+        costs: Costs,
+        k: int = 10,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        *,
+        budget: Budget | None = None,
+        threads: int | None = None,
+    ) -> Answer:
+        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly.
+
+        Parameters
+        ----------
+        costs : one query or a batch.
+        k : how many; fewer come back where the index, the radius or the budget has no more.
+        radius : only hits of at most this distance.
+        plan : ``"auto"`` chooses; all plans give the same answer.
+        budget : stop early; the answer then says how many leading hits are proven.
+        threads : for batches; by default one per core.
+        """
+        self._check_costs(costs)
+        if not 0 <= k < 2**31:
+            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
+        check_plan(plan, self._without_tables)
+        columns = min(k, self.n)
+        q = len(costs)
+        ids = np.full((q, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
+        distances = np.full((q, columns), np.inf)
+        counts = np.zeros(q, dtype=np.uint64)
+        proven = counts
+        stats: Sequence[Stats]
+        exact = np.ones(q, dtype=bool)
+        if budget is None:
+            stats = self._search_batch(costs, columns, radius, plan, check_threads(threads), ids, distances, counts)
+        else:
+            proven = np.zeros(q, dtype=np.uint64)
+            collected = []
+            for i in range(q):
+                with Cursor(self, costs[i], k=columns, radius=radius, plan=plan) as cursor:
+                    found, far = cursor.next(columns, budget=budget)
+                    proven[i] = len(found)
+                    exact[i] = cursor.exhausted or len(found) == columns
+                    guess, guess_far = cursor.guess(columns - len(found))
+                    row = np.concatenate([found, guess])
+                    ids[i, : len(row)] = row
+                    distances[i, : len(row)] = np.concatenate([far, guess_far])
+                    counts[i] = len(row)
+                    collected.append(cursor.stats)
+            stats = collected
+        if costs.single:
+            found_count = int(counts[0])
+            return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
+        return Answer(ids, distances, counts, proven, exact, stats)
+
+    def cursor(
+        self,
+        costs: Costs,
+        k: int | None = None,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        *,
+        after: tuple[float, int] | None = None,
+    ) -> Cursor:
+        """Start a search of one query whose hits are handed out as they are proven.
+
+        ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
+        """
+        self._check_costs(costs)
+        if len(costs) != 1:
+            raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
+        if k is not None and not 0 <= k < 2**63:
+            raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+        check_plan(plan, self._without_tables)
+        return Cursor(self, costs, k=UNLIMITED if k is None else k, radius=radius, plan=plan, after=after)
+
+    def _check_costs(self, costs: Costs) -> None:
+        if costs.bits != self.bits:
+            raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
+
+    def _search_batch(
+        self,
+        costs: Costs,
+        k: int,
+        radius: float | None,
+        plan: Plan,
+        threads: int,
+        ids: NDArray[np.uint64],
+        distances: NDArray[np.float64],
+        counts: NDArray[np.uint64],
+    ) -> BatchStats:
+        q = len(costs)
+        stats = BatchStats.room(q)
+        searches = describe_searches(costs, k, radius, plan)
+        check(
+            lib.wh_search_batch(
+                self._raw,
+                len(self.parts),
+                searches,
+                q,
+                k,
+                threads,
+                ffi.NULL,
+                ffi.from_buffer("uint64_t[]", ids),
+                ffi.from_buffer("double[]", distances),
+                ffi.from_buffer("uint64_t[]", counts),
+                stats.pointer,
+            ),
+            f"searching {q} queries",
+        )
+        return stats
+
+
+def check_threads(threads: int | None) -> int:
+    """Return how many threads to run, by default one per core."""
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= threads <= 256:
+        raise InvalidArgumentError(f"threads = {threads}; it must be 1 to 256")
+    return threads

@@ -1,0 +1,137 @@
+"""Several parts searched as one, without the items that are gone, compared with the oracle over what is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.native.examples import LAYOUTS, WEIGHT_KINDS, Data, WeightKind, datasets, generated
+from tests.native.oracle import Codes, Ids, truth
+from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgumentError, Part, Plan, View
+
+
+def make_view(data: Data, seed: int) -> tuple[View, Ids, Codes]:
+    """Spread the codes over parts of all layouts and kill some: the view, and the ids and codes that are left."""
+    rng = np.random.default_rng([data.seed, seed])
+    ids = np.arange(data.n, dtype=np.uint64) if data.ids is None else data.ids
+    count = int(rng.integers(1, 5))
+    where = rng.integers(0, count, data.n)
+    share = float(rng.choice([0.0, 0.1, 0.9, 1.0]))
+    parts, alive = [], np.zeros(data.n, dtype=bool)
+    for number in range(count):
+        mine = np.flatnonzero(where == number)
+        tables, buckets = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
+        index = Index.build(data.codes[mine], data.bits, ids[mine], tables, buckets, reorder=data.reorder)
+        dead = rng.random(index.n) < share
+        parts.append(Part(index, np.packbits(dead, bitorder="little"), int(dead.sum())))
+        gone = set(index.ids[dead].tolist())
+        alive[mine] = [int(i) not in gone for i in ids[mine]]
+    return View(parts, data.bits), ids[alive], data.codes[alive]
+
+
+def plans_of(view: View) -> tuple[Plan, ...]:
+    return ("auto", "sweep") if any(p.index.tables == "none" for p in view.parts) else ("auto", "sweep", "probe")
+
+
+@generated(600)
+@given(
+    data=datasets(most=1500),
+    kind=st.sampled_from(WEIGHT_KINDS),
+    seed=st.integers(0, 99),
+    k=st.integers(0, 1600),
+    inside=st.none() | st.floats(0, 1),
+)
+def test_parts_without_the_dead_are_searched_as_one(
+    data: Data, kind: WeightKind, seed: int, k: int, inside: float | None
+) -> None:
+    view, ids, codes = make_view(data, seed)
+    table = data.query(kind, seed)
+    everything = truth(codes, table, ids)
+    radius = None if inside is None or not len(ids) else float(everything.distances[int(inside * (len(ids) - 1))])
+    expected = everything.within(radius)
+    assert len(view) == len(ids)
+    for plan in plans_of(view):
+        if plan == "probe" and any(data.dear_to_probe(p.index) for p in view.parts):
+            continue
+        answer = view.search(Costs.table(table), k, radius, plan)
+        assert (answer.ids.tobytes(), answer.distances.tobytes()) == expected[:k].bytes()
+        batch = view.search(Costs.table(np.stack([table] * 3)), k, radius, plan, threads=2)
+        for row in range(3):
+            found = int(batch.counts[row])
+            assert (batch.ids[row, :found].tobytes(), batch.distances[row, :found].tobytes()) == expected[:k].bytes()
+
+
+@generated(400)
+@given(
+    data=datasets(most=1200),
+    kind=st.sampled_from(WEIGHT_KINDS),
+    seed=st.integers(0, 99),
+    limited=st.booleans(),
+    candidates=st.none() | st.integers(1, 3000),
+)
+def test_a_cursor_over_parts_goes_on_where_it_stopped(
+    data: Data, kind: WeightKind, seed: int, limited: bool, candidates: int | None
+) -> None:
+    view, ids, codes = make_view(data, seed)
+    table = data.query(kind, seed)
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(0, len(ids) + 3)) if limited else None
+    expected = truth(codes, table, ids)[: len(ids) if k is None else k]
+    budget = None if candidates is None else Budget(candidates=candidates)
+    found: list[int] = []
+    distances: list[float] = []
+    with view.cursor(Costs.table(table), k) as cursor:
+        for _ in range(100_000):
+            bound = cursor.lower_bound
+            more, far = cursor.next(int(rng.integers(1, 40)), budget=budget, eager=bool(rng.integers(2)))
+            assert all(distance >= bound for distance in far)
+            found += more.tolist()
+            distances += far.tolist()
+            if cursor.exhausted:
+                break
+            rest = expected.distances[len(found) :]
+            assert not len(rest) or rest[0] >= cursor.lower_bound
+            guessed, guessed_far = cursor.guess(5)
+            assert (np.diff(guessed_far) >= 0).all()
+            assert not set(guessed.tolist()) & set(found)
+        assert cursor.exhausted
+    assert found == expected.ids.tolist()
+    assert distances == expected.distances.tolist()
+    if len(found) > 2:
+        cut = int(rng.integers(1, len(found)))
+        with view.cursor(Costs.table(table), None, after=(distances[cut - 1], found[cut - 1])) as cursor:
+            more, _ = cursor.next(len(found))
+            assert more[: len(found) - cut].tolist() == found[cut:]
+
+
+@generated(150)
+@given(data=datasets(most=2000), seed=st.integers(0, 99))
+def test_ids_are_found_at_their_places(data: Data, seed: int) -> None:
+    index = data.build("none", "compact")
+    ids = np.arange(data.n, dtype=np.uint64) if data.ids is None else data.ids
+    by_id = np.argsort(index.ids).astype(np.uint32)
+    order = np.random.default_rng(seed).permutation(data.n)
+    places = index.find(by_id, ids[order])
+    assert index.ids[places.astype(np.int64)].tolist() == ids[order].tolist()
+    unpadded = np.unpackbits(data.codes, axis=1, count=data.bits, bitorder="little")
+    stored = np.unpackbits(index.codes_at(places.astype(np.int64)), axis=1, count=data.bits, bitorder="little")
+    assert (stored == unpadded[order]).all()
+    assert len(index.codes_at()) == data.n
+    absent = np.setdiff1d(np.array([0, 5, 2**63 + 1, 2**64 - 1], dtype=np.uint64), ids)
+    assert (index.find(by_id, absent) == 2**64 - 1).all()
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    small = Index.build(np.zeros((20, 1), dtype=np.uint8), 8)
+    with pytest.raises(InvalidArgumentError, match="no parts"):
+        View([], 8)
+    with pytest.raises(InvalidArgumentError, match="8 bits, the others of 9"):
+        View([Part(small)], 9)
+    with pytest.raises(InvalidArgumentError, match="too few bits"):
+        View([Part(small, np.zeros(2, dtype=np.uint8), 1)], 8)
+    with pytest.raises(CorruptIndexError, match="12 bytes"):
+        small.find(np.zeros(3, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
+    with pytest.raises(CorruptIndexError):
+        small.find(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
