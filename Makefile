@@ -6,7 +6,7 @@ BUILD  := build
 VENV   := $(BUILD)/venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
-SOURCES := pyproject.toml $(shell find native clients -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' | grep -v '/_[a-z]*\.c$$')
+SOURCES := pyproject.toml $(shell find native storage clients -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' | grep -v '/_[a-z]*\.c$$')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help demo test check bench paper soak format clean dist
@@ -82,3 +82,4 @@ $(BUILD)/typed: $(SOURCES)
 	rm -rf $@ && mkdir -p $@/whamming
 	ln -s $(CURDIR)/clients/python/* $@/whamming/
 	ln -s $(CURDIR)/native $@/whamming/native
+	ln -s $(CURDIR)/storage $@/whamming/storage

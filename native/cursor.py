@@ -32,6 +32,8 @@ class Hit(NamedTuple):
 
     id: int
     distance: float
+    payload: bytes = b""
+    """What is kept with the item, where it was asked for."""
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,12 @@ class Index:
     Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
     """
 
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
+    def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
         """Open an index over buffers by name; prefer :meth:`build` or :meth:`from_arrays`."""
-        self._buffers = {name: memoryview(arrays[name]).cast("B") for name in ARRAY_NAMES if name in arrays}
+        self._owner = owner
+        # As numpy arrays, which the garbage collector does not look into: clearing a memoryview that is in use, in a
+        # cycle of dead objects, would crash.
+        self._buffers = {name: _as_bytes(arrays[name]) for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
             raise InvalidArgumentError(
@@ -83,7 +86,6 @@ class Index:
         self.table_count: int = info.tables
         self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]
         self.buckets: Buckets = ("compact", "fast")[info.buckets]
-        self._view = View([Part(self)], self.bits)
 
     @classmethod
     def build(
@@ -176,17 +178,18 @@ class Index:
         return cls({name: view(i) for i, name in enumerate(ARRAY_NAMES)})
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> Index:
+    def from_arrays(cls, arrays: Mapping[str, Any], owner: object = None) -> Index:
         """Open an index over buffers (bytes, numpy arrays, memory maps), read in place and kept alive, never copied.
 
-        The keys are :data:`ARRAY_NAMES`. Raises :class:`CorruptIndexError` where they are not what ``build`` made.
+        ``owner``: whatever else must stay alive for as long as the index is in use. The keys are :data:`ARRAY_NAMES`.
+        Raises :class:`CorruptIndexError` where they are not what ``build`` made.
         """
-        return cls(arrays)
+        return cls(arrays, owner)
 
     @property
     def arrays(self) -> dict[str, memoryview]:
         """The index as flat read-only buffers, to be stored anywhere and opened with :meth:`from_arrays`."""
-        return {name: buffer.toreadonly() for name, buffer in self._buffers.items()}
+        return {name: buffer.data.toreadonly() for name, buffer in self._buffers.items()}
 
     @property
     def storage(self) -> dict[str, int]:
@@ -200,6 +203,12 @@ class Index:
         if width == 0:
             return np.arange(self.n, dtype=np.uint64)
         return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n).astype(np.uint64)
+
+    def id_at(self, place: int) -> int:
+        """Return the id of one place."""
+        width = self._buffers["ids"].nbytes // max(1, self.n)
+        start = range(self.n)[place] * width
+        return int.from_bytes(self._buffers["ids"][start : start + width].tobytes(), "little") if width else place
 
     def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
         """Return the packed codes of some places, by default of all."""
@@ -250,7 +259,7 @@ class Index:
         threads: int | None = None,
     ) -> Answer:
         """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly: see :meth:`View.search`."""
-        return self._view.search(costs, k, radius, plan, budget=budget, threads=threads)
+        return View([Part(self)], self.bits).search(costs, k, radius, plan, budget=budget, threads=threads)
 
     def cursor(
         self,
@@ -265,13 +274,18 @@ class Index:
 
         ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
         """
-        return self._view.cursor(costs, k, radius, plan, after=after)
+        return View([Part(self)], self.bits).cursor(costs, k, radius, plan, after=after)
 
     def use_simd(self, simd: Simd) -> None:
         """Search with one instruction set from now on. For tests and benchmarks; no cursor may be at work."""
         if simd not in available_simd():
             raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
         check(lib.wh_index_use_simd(self._handle, _SIMD[simd]), f"choosing {simd}")
+
+
+def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
+    raw = memoryview(buffer).cast("B")
+    return np.frombuffer(raw, dtype=np.uint8) if raw.nbytes else np.empty(0, dtype=np.uint8)
 
 
 def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:

@@ -19,9 +19,13 @@
 
 enum {
     LEAF = 32,       /* codes; finer than a block, so that blocks that straddle two leaves are still alike */
-    SAMPLE = 256,    /* codes looked at to choose a node's bit */
+    LARGE = 4096,    /* codes: there are few nodes of that size, and their bits matter most */
+    SAMPLE = 256,    /* codes looked at to choose a large node's bit */
     CHOICES = 24,    /* evenly dividing bits to compare */
     WITNESSES = 128, /* bits to compare them by */
+    SMALL_SAMPLE = 64,
+    SMALL_CHOICES = 8,
+    SMALL_WITNESSES = 64,
     DEPTH = 64       /* of the stack: the smaller half is taken first, so it never holds more than log2(n) nodes */
 };
 
@@ -70,8 +74,8 @@ static void transpose64(uint64_t a[64]) {
 }
 
 static void sample_columns(const struct ordering *o, struct node node, size_t count, struct scratch *s) {
-    size_t words = (o->code_bytes + 7) / 8;
-    for (size_t g = 0; g < SAMPLE / 64; g++) {
+    size_t words = (o->code_bytes + 7) / 8, groups = (count + 63) / 64;
+    for (size_t g = 0; g < groups; g++) {
         for (size_t w = 0; w < words; w++) {
             uint64_t matrix[64] = {0};
             size_t tail = o->code_bytes - 8 * w;
@@ -85,14 +89,17 @@ static void sample_columns(const struct ordering *o, struct node node, size_t co
     }
     for (uint32_t i = 0; i < o->bits; i++) {
         uint32_t ones = 0;
-        for (size_t g = 0; g < SAMPLE / 64; g++) ones += count_ones(s->column[i][g]);
+        for (size_t g = 0; g < groups; g++) ones += count_ones(s->column[i][g]);
         s->ones[i] = (uint16_t)ones;
     }
 }
 
 /* The bit to split a node on, or -1 where the sample's codes are all equal. */
 static int choose_bit(const struct ordering *o, struct node node, struct scratch *s) {
-    size_t count = node.count < SAMPLE ? node.count : SAMPLE;
+    int large = node.count >= LARGE;
+    size_t sample = large ? SAMPLE : SMALL_SAMPLE, count = node.count < sample ? node.count : sample;
+    size_t groups = (count + 63) / 64, most = large ? CHOICES : SMALL_CHOICES;
+    uint32_t witnesses = large ? WITNESSES : SMALL_WITNESSES;
     sample_columns(o, node, count, s);
 
     uint32_t choice[CHOICES], unevenness[CHOICES];
@@ -101,8 +108,8 @@ static int choose_bit(const struct ordering *o, struct node node, struct scratch
         uint32_t ones = s->ones[i];
         if (ones == 0 || ones == count) continue;
         uint32_t uneven = (uint32_t)(2 * ones > count ? 2 * ones - count : count - 2 * ones);
-        if (choices == CHOICES && uneven >= unevenness[CHOICES - 1]) continue;
-        size_t at = choices < CHOICES ? choices++ : CHOICES - 1;
+        if (choices == most && uneven >= unevenness[most - 1]) continue;
+        size_t at = choices < most ? choices++ : most - 1;
         for (; at > 0 && unevenness[at - 1] > uneven; at--) {
             choice[at] = choice[at - 1];
             unevenness[at] = unevenness[at - 1];
@@ -114,13 +121,13 @@ static int choose_bit(const struct ordering *o, struct node node, struct scratch
 
     int best = -1;
     double best_score = -1;
-    uint32_t step = o->bits > WITNESSES ? o->bits / WITNESSES : 1;
+    uint32_t step = o->bits > witnesses ? o->bits / witnesses : 1;
     for (size_t c = 0; c < choices; c++) {
         if (unevenness[c] * 5 > count * 3 && best >= 0) break; /* worse than 20 : 80 */
         double p = s->ones[choice[c]] / (double)count, score = 0;
         for (uint32_t j = 0; j < o->bits; j += step) {
             uint32_t both = 0;
-            for (size_t g = 0; g < SAMPLE / 64; g++) both += count_ones(s->column[choice[c]][g] & s->column[j][g]);
+            for (size_t g = 0; g < groups; g++) both += count_ones(s->column[choice[c]][g] & s->column[j][g]);
             double covariance = both / (double)count - p * s->ones[j] / (double)count;
             score += covariance * covariance;
         }

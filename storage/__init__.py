@@ -1,0 +1,55 @@
+"""Where indexes live: stores, databases, and what is kept in them.
+
+>>> import numpy as np
+>>> from whamming.storage import open_database
+>>> with open_database(":memory:") as db:
+...     docs = db.create_index("docs", bits=8)
+...     docs.upsert([7, 9], np.array([[0b0011], [0b0111]], dtype=np.uint8))
+...     [(hit.id, hit.distance) for hit in docs.search(np.array([0b0011], dtype=np.uint8))]
+[(7, 0.0), (9, 1.0)]
+"""
+
+from whamming.storage.contents import Items, Snapshot
+from whamming.storage.database import Database, Search, StoredIndex, open_database, restore
+from whamming.storage.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    CorruptStoreError,
+    FormatError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+    StorageFullError,
+    WriterBusyError,
+)
+from whamming.storage.rows import Rows, WriteBatch
+from whamming.storage.settings import BitOrder, Durability, IndexSettings
+from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
+
+__all__ = [
+    "AlreadyExistsError",
+    "Backend",
+    "BitOrder",
+    "ClosedError",
+    "CorruptStoreError",
+    "Database",
+    "Durability",
+    "FormatError",
+    "IndexSettings",
+    "Items",
+    "NotFoundError",
+    "ReadOnlyError",
+    "Rows",
+    "Search",
+    "Snapshot",
+    "StorageError",
+    "StorageFullError",
+    "Store",
+    "StoreStats",
+    "StoredIndex",
+    "VerifyReport",
+    "WriteBatch",
+    "WriterBusyError",
+    "open_database",
+    "restore",
+]

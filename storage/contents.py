@@ -1,0 +1,192 @@
+"""What an index contains at a moment: sealed segments, and the delta of recent writes.
+
+::
+
+    sealed    large segments with tables, in RAM or in a memory map
+    frozen    runs that are being sealed
+    runs      small segments in RAM, without tables, of recent writes, each at least twice as large as the next
+    pending   batches that no search has asked for yet
+
+A write only appends to ``pending``. The next snapshot settles all pending batches at once: the ids that they touch die
+in every segment, the items that are left become a run. Runs of like size are merged, so that there are few.
+
+Not thread-safe: the store that owns it holds a lock. What it hands out is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Part, View
+from whamming.storage.rows import Rows, WriteBatch, settle
+from whamming.storage.segment import Live, Segment
+from whamming.storage.settings import IndexSettings
+
+SMALL_RUN = 4096
+"""Rows: runs of at most so many are always merged."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """Some items by id, in the index's bit order; what ``get`` returns."""
+
+    ids: NDArray[np.uint64]
+    found: NDArray[np.bool_]
+    codes: NDArray[np.uint8]
+    """Zero where the id was not found."""
+    payloads: list[bytes]
+    """Empty where the id was not found."""
+
+    def __len__(self) -> int:
+        """Return how many ids were asked for."""
+        return len(self.ids)
+
+
+class Snapshot:
+    """An immutable view of an index, to be searched for as long as it is kept."""
+
+    def __init__(self, settings: IndexSettings, parts: Sequence[Live], version: int) -> None:
+        """Put the parts together; ``version`` grows with every write."""
+        self.settings = settings
+        self.version = version
+        self._parts = tuple(part for part in parts if part.live)
+        searched: list[Part] = [part.part for part in self._parts]
+        if not searched:
+            searched = [Live(Segment.build(settings, Rows.none(settings.code_bytes), sealed=False)).part]
+        self.view = View(searched, settings.bits)
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self.view.n
+
+    def get(self, ids: NDArray[np.uint64]) -> Items:
+        """Look some items up by id."""
+        order = np.argsort(ids, kind="stable")
+        wanted = ids[order]
+        found = np.zeros(len(ids), dtype=bool)
+        codes = np.zeros((len(ids), self.settings.code_bytes), dtype=np.uint8)
+        payloads = [b""] * len(ids)
+        for part in self._parts:
+            places = part.segment.find(wanted)
+            mine = np.flatnonzero(part.alive(places))
+            if len(mine) == 0:
+                continue
+            rows = order[mine]
+            found[rows] = True
+            codes[rows] = part.segment.index.codes_at(places[mine])
+            if part.segment.payload_bytes:
+                for row, place in zip(rows.tolist(), places[mine].tolist(), strict=True):
+                    payloads[row] = part.segment.payload(place)
+        return Items(ids, found, self.settings.from_engine(codes), payloads)
+
+    def payloads(self, ids: NDArray[np.uint64]) -> list[bytes]:
+        """Return the payloads of some ids; empty for those that are not there."""
+        if not any(part.segment.payload_bytes for part in self._parts):
+            return [b""] * len(ids)
+        return self.get(ids).payloads
+
+    def scan(self, size: int = 10_000) -> Iterator[Rows]:
+        """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
+        for part in self._parts:
+            places = part.places()
+            for first in range(0, len(places), size):
+                rows = part.segment.rows(places[first : first + size])
+                yield Rows(rows.ids, self.settings.from_engine(rows.codes), rows.payloads)
+
+
+class Contents:
+    """The present contents of an index, and how writes change them."""
+
+    def __init__(self, settings: IndexSettings, sealed: Sequence[Live] = ()) -> None:
+        """Start with sealed segments and no delta."""
+        self.settings = settings
+        self.sealed: tuple[Live, ...] = tuple(sealed)
+        self.frozen: tuple[Live, ...] = ()
+        self.runs: tuple[Live, ...] = ()
+        self.pending: list[WriteBatch] = []
+        self.version = 0
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def delta_rows(self) -> int:
+        """Items written since the last seal, counting those that were replaced again."""
+        return sum(run.segment.n for run in (*self.frozen, *self.runs)) + sum(len(batch) for batch in self.pending)
+
+    @property
+    def delta_bytes(self) -> int:
+        """Bytes that the delta takes in memory, about."""
+        runs = (*self.frozen, *self.runs)
+        return sum(run.segment.nbytes for run in runs) + sum(batch.nbytes for batch in self.pending)
+
+    def add(self, batch: WriteBatch) -> None:
+        """Take a batch of changes in."""
+        self.pending.append(batch)
+        self.version += 1
+        self._snapshot = None
+
+    def snapshot(self) -> Snapshot:
+        """Return a view of all that was added."""
+        if self._snapshot is None:
+            self.settle()
+            self._snapshot = Snapshot(self.settings, (*self.sealed, *self.frozen, *self.runs), self.version)
+        return self._snapshot
+
+    def settle(self) -> None:
+        """Bring the pending batches in."""
+        if not self.pending:
+            return
+        touched, rows = settle(self.pending, self.settings.code_bytes)
+        self.pending = []
+        self.sealed = tuple(part.killing(touched) for part in self.sealed)
+        self.frozen = tuple(run.killing(touched) for run in self.frozen)
+        self.runs = tuple(run for run in (run.killing(touched) for run in self.runs) if run.live)
+        if len(rows):
+            self._add_run(rows)
+
+    def _add_run(self, rows: Rows) -> None:
+        runs = list(self.runs)
+        merged = [rows]
+        size = len(rows)
+        while runs and (runs[-1].live <= 2 * size or runs[-1].live + size <= SMALL_RUN):
+            size += runs[-1].live
+            merged.append(runs.pop().rows())
+        runs.append(Live(Segment.build(self.settings, Rows.concatenate(merged), sealed=False)))
+        self.runs = tuple(runs)
+
+    def freeze(self) -> tuple[Live, ...]:
+        """Set the runs aside to be sealed: later writes still kill in them, but go to runs of their own."""
+        self.settle()
+        self.frozen = (*self.frozen, *self.runs)
+        self.runs = ()
+        return self.frozen
+
+    def replace(self, old: Sequence[Live], new: Segment | None, number: int | None) -> None:
+        """Put a segment that was built from ``old``, sealed or frozen, in the place of their present selves.
+
+        What died in them while the segment was being built dies in it, too.
+        """
+        now = {id(part.segment): part for part in (*self.sealed, *self.frozen)}
+        made: tuple[Live, ...] = ()
+        if new is not None:
+            live = Live(new, None, number)
+            for before in old:
+                places = before.places()
+                gone = places[~now[id(before.segment)].alive(places)]
+                if len(gone):
+                    live = live.killing(np.sort(before.segment.index.ids[gone]))
+            made = (live,)
+        replaced = {id(part.segment) for part in old}
+        self.sealed = (*(part for part in self.sealed if id(part.segment) not in replaced), *made)
+        self.frozen = tuple(run for run in self.frozen if id(run.segment) not in replaced)
+        self._snapshot = None
+
+    def remap(self, segments: Mapping[int, Segment]) -> None:
+        """Let the sealed segments, by number, be read from elsewhere."""
+        self.sealed = tuple(
+            Live(segments[part.number], part.dead, part.number) for part in self.sealed if part.number is not None
+        )
+        self._snapshot = None

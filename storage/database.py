@@ -1,0 +1,496 @@
+"""A database: named indexes in one directory, or in memory.
+
+::
+
+    data/whamming.json      says that the directory is ours, and its format
+    data/writer.lock        held by the process that writes
+    data/docs/data.mdb      the index "docs"
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import Answer, Buckets, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, Tables
+from whamming.native.costs import as_codes
+from whamming.storage.contents import Items, Snapshot
+from whamming.storage.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    FormatError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+    WriterBusyError,
+)
+from whamming.storage.rows import WriteBatch, as_ids
+from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name
+from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend
+
+FORMAT: Final = 1
+_MARK: Final = "whamming.json"
+_LOCK: Final = "writer.lock"
+MEMORY: Final = ":memory:"
+
+Mode = Literal["w", "r"]
+
+
+def open_database(
+    path: str | Path = MEMORY,
+    *,
+    mode: Mode = "w",
+    store: str | None = None,
+    wait: float = 0.0,
+    create: bool = True,
+) -> Database:
+    """Open a database.
+
+    Parameters
+    ----------
+    path : a directory, made if it is missing; or ``":memory:"``.
+    mode : ``"w"``: read and write, for one process at a time; ``"r"``: read, for any number of processes.
+    store : the kind of store; by default ``"lmdb"`` on disk and ``"ram"`` in memory.
+    wait : seconds to wait for another writer to finish before :class:`WriterBusyError` is raised.
+    create : make the directory if it is missing.
+    """
+    check_choice("mode", mode, ("w", "r"))
+    if str(path) == MEMORY:
+        return Database(None, store or "ram", read_only=False)
+    return Database(_prepare(Path(path), mode, create), store or "lmdb", read_only=mode == "r", wait=wait)
+
+
+def _prepare(path: Path, mode: Mode, create: bool) -> Path:
+    """Return the path of a directory that is ours, made if need be."""
+    mark = path / _MARK
+    try:
+        if mark.exists():
+            values = json.loads(mark.read_text(encoding="utf-8"))
+            if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+                raise FormatError(f"{mark} does not say what format the database has; restore it from a backup")
+            if values["format"] > FORMAT:
+                raise FormatError(
+                    f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming"
+                )
+            return path
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FormatError(f"{path} is not a Whamming database: it has no {_MARK}; give an empty or a new directory")
+        if mode == "r" or not create:
+            raise NotFoundError(f"there is no database at {path}; open it with mode='w' to make one")
+        path.mkdir(parents=True, exist_ok=True)
+        part = path / f".{_MARK}.new"
+        part.write_text(json.dumps({"format": FORMAT}) + "\n", encoding="utf-8")
+        part.rename(mark)
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be opened: {error}") from error
+    return path
+
+
+class Database:
+    """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once."""
+
+    def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
+        """Open one; prefer :func:`whamming.open`."""
+        self.path = path
+        self.read_only = read_only
+        self._backend = backend(store)
+        if path is None and self._backend.persistent:
+            raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' has none")
+        self._open: dict[str, StoredIndex] = {}
+        self._lock = threading.RLock()
+        self._closed = False
+        self._writer: IO[bytes] | None = None
+        if path is not None and not read_only:
+            self._writer = _lock_for_writing(path / _LOCK, wait)
+            self._clean_up(path)
+
+    def __enter__(self) -> Self:
+        """Return the database itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the database."""
+        self.close()
+
+    def create_index(
+        self,
+        name: str,
+        bits: int,
+        *,
+        bit_order: BitOrder = "little",
+        tables: Tables = "single",
+        buckets: Buckets = "compact",
+        durability: Durability = "fsync",
+        exist_ok: bool = False,
+    ) -> StoredIndex:
+        """Make an index for codes of so many bits; see :class:`IndexSettings`.
+
+        ``exist_ok``: return the index that exists if it has the same settings. Raises :class:`AlreadyExistsError`.
+        """
+        settings = IndexSettings(bits, bit_order, tables, buckets, durability)
+        check_name(name)
+        with self._lock:
+            self._check_writable()
+            if name in self.list_indexes():
+                existing = self.index(name)
+                if exist_ok and existing.settings == settings:
+                    return existing
+                raise AlreadyExistsError(f"there is an index {name!r} already, with {existing.settings}")
+            if self.path is None:
+                store = self._backend.open(Path(name), settings, read_only=False)
+                self._open[name] = StoredIndex(name, store)
+                return self._open[name]
+            new = self.path / f".{name}.{uuid.uuid4().hex}.new"
+            try:
+                self._backend.create(new, settings)
+                new.rename(self.path / name)
+                _sync_directory(self.path)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+            return self.index(name)
+
+    def index(self, name: str) -> StoredIndex:
+        """Return an index. Raises :class:`NotFoundError`."""
+        check_name(name)
+        with self._lock:
+            self._check_open()
+            if name not in self._open:
+                if self.path is None or not (self.path / name).is_dir():
+                    raise NotFoundError(
+                        f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}"
+                    )
+                store = self._backend.open(self.path / name, None, read_only=self.read_only)
+                self._open[name] = StoredIndex(name, store)
+            return self._open[name]
+
+    def list_indexes(self) -> list[str]:
+        """Return the names of all indexes, sorted."""
+        with self._lock:
+            self._check_open()
+            if self.path is None:
+                return sorted(self._open)
+            return sorted(p.name for p in self.path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+    def drop_index(self, name: str) -> None:
+        """Remove an index with all its items. Searches that are under way finish."""
+        with self._lock:
+            self._check_writable()
+            if name not in self.list_indexes():
+                raise NotFoundError(
+                    f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}"
+                )
+            opened = self._open.pop(name, None)
+            if opened is not None:
+                opened.close()
+            if self.path is not None:
+                gone = self.path / f".{name}.{uuid.uuid4().hex}.dropped"
+                (self.path / name).rename(gone)
+                _sync_directory(self.path)
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def backup(self, path: str | Path) -> None:
+        """Write a copy of all indexes to a new directory, which is a database of its own. Writing goes on meanwhile."""
+        target = Path(path)
+        if target.exists():
+            raise AlreadyExistsError(f"{target} exists; give a path that does not")
+        _prepare(target, "w", create=True)
+        for name in self.list_indexes():
+            self.index(name).store.backup(target / name)
+        _sync_directory(target)
+
+    def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
+        """Check every byte of every index against its checksum; returns a report per index."""
+        names = self.list_indexes()
+        reports = {}
+        for done, name in enumerate(names):
+            within = None if progress is None else _share(progress, done, len(names))
+            try:
+                reports[name] = self.index(name).verify(within)
+            except StorageError as error:
+                reports[name] = VerifyReport((str(error),), 0, 0)
+        return reports
+
+    def close(self) -> None:
+        """Close all indexes. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            opened, self._open = self._open, {}
+            try:
+                for index in opened.values():
+                    index.close()
+            finally:
+                self._closed = True
+                if self._writer is not None:
+                    self._writer.close()
+
+    def _clean_up(self, path: Path) -> None:
+        """Remove what an index that was being made or dropped left behind when the process died."""
+        for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the database is closed; open it again with whamming.open()")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+
+
+class StoredIndex:
+    """One index of a database. Any number of threads may use it at once."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        """Wrap a store; prefer :meth:`Database.index`."""
+        self.name = name
+        self.store = store
+
+    @property
+    def settings(self) -> IndexSettings:
+        """What the index is."""
+        return self.store.settings
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.store.snapshot())
+
+    def __repr__(self) -> str:
+        """Describe the index in a line."""
+        return f"StoredIndex({self.name!r}, {self.settings.bits} bits)"
+
+    def upsert(
+        self,
+        ids: ArrayLike,
+        codes: ArrayLike,
+        payloads: Sequence[bytes | None] | None = None,
+        *,
+        durability: Durability | None = None,
+    ) -> None:
+        """Add items, or replace those whose id exists: all of them or, where one is refused, none.
+
+        Parameters
+        ----------
+        ids : ``uint64 [n]``. Of an id that repeats, the last item counts.
+        codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
+        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none.
+        durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.
+        """
+        self.write(WriteBatch.of(self.settings, ids, codes, payloads), durability)
+
+    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
+        """Remove items; ids that do not exist are ignored."""
+        self.write(WriteBatch.of(self.settings, deletes=ids), durability)
+
+    def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
+        """Apply upserts and deletes together."""
+        if durability is not None:
+            check_choice("durability", durability, ("fsync", "async"))
+        self.store.write(batch, durability)
+
+    def get(self, ids: ArrayLike) -> Items:
+        """Look items up by id."""
+        return self.store.snapshot().get(as_ids(ids))
+
+    def snapshot(self) -> Snapshot:
+        """Return an immutable view of the index as it is now."""
+        return self.store.snapshot()
+
+    def search(
+        self,
+        code: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        table: ArrayLike | None = None,
+        k: int | None = None,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        payloads: bool = False,
+        after: tuple[float, int] | None = None,
+    ) -> Search:
+        """Search one query. Hits come in order of (distance, id), each as soon as it is proven, for as long as asked.
+
+        Parameters
+        ----------
+        code : the query's packed code, in the index's bit order.
+        weights : what a mismatch of each bit costs, ``[bits]``; by default 1: plain Hamming distance.
+        table : instead of code and weights, the cost of a stored 0 and of a stored 1 of each bit, ``[bits, 2]``.
+        k : at most so many hits; by default all.
+        radius : only hits of at most this distance.
+        payloads : bring the items' payloads along.
+        after : only hits after this (distance, id), to go on with a search that broke off.
+        """
+        costs = make_costs(self.settings, code, weights, table)
+        if not costs.single:
+            raise InvalidArgumentError(f"search takes one query, these are {len(costs)}; use search_batch")
+        snapshot = self.store.snapshot()
+        return Search(snapshot, snapshot.view.cursor(costs, k, radius, plan, after=after), payloads)
+
+    def search_batch(
+        self,
+        codes: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        *,
+        table: ArrayLike | None = None,
+        k: int = 10,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        budget: Budget | None = None,
+        threads: int | None = None,
+    ) -> Answer:
+        """Search many queries at once; unpacks to ``ids, distances``, numpy arrays ``[q, k]``.
+
+        Rows with fewer hits are padded with id 2**64 - 1 and distance infinity. ``weights``: ``[bits]`` for all, or
+        ``[q, bits]``; ``table``: ``[q, bits, 2]``.
+        """
+        costs = make_costs(self.settings, codes, weights, table)
+        return self.store.snapshot().view.search(costs, k, radius, plan, budget=budget, threads=threads)
+
+    def seal(self, progress: Progress | None = None) -> None:
+        """Turn recent writes into a segment with tables now, rather than when there are many."""
+        self.store.seal(progress)
+
+    def compact(self, progress: Progress | None = None) -> None:
+        """Merge everything into one segment, without the items that are gone."""
+        self.store.compact(progress)
+
+    def stats(self) -> StoreStats:
+        """Tell what the index holds."""
+        return self.store.stats()
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Check every byte against its checksum."""
+        return self.store.verify(progress)
+
+    def close(self) -> None:
+        """Close the index."""
+        self.store.close()
+
+
+class Search:
+    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
+
+    def __init__(self, snapshot: Snapshot, cursor: Cursor, payloads: bool) -> None:
+        """Start; prefer :meth:`StoredIndex.search`."""
+        self._snapshot = snapshot
+        self._cursor = cursor
+        self._payloads = payloads
+
+    def __enter__(self) -> Self:
+        """Return the search itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the search."""
+        self.close()
+
+    def __iter__(self) -> Iterator[Hit]:
+        """Return the search itself."""
+        return self
+
+    def __next__(self) -> Hit:
+        """Return the next hit, as soon as it is proven."""
+        hit = next(self._cursor)
+        if self._payloads:
+            hit = hit._replace(payload=self._snapshot.payloads(np.array([hit.id], dtype=np.uint64))[0])
+        return hit
+
+    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out."""
+        return self._cursor.next(n, budget=budget)
+
+    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
+        return self._cursor.next(len(self._snapshot))
+
+    @property
+    def lower_bound(self) -> float:
+        """No item that was not handed out is nearer than this; infinity when all were."""
+        return self._cursor.lower_bound
+
+    @property
+    def stats(self) -> Stats:
+        """What the search has cost so far."""
+        return self._cursor.stats
+
+    def close(self) -> None:
+        """Free what the search holds. Closing twice is fine."""
+        self._cursor.close()
+
+
+def make_costs(
+    settings: IndexSettings, code: ArrayLike | None, weights: ArrayLike | None, table: ArrayLike | None
+) -> Costs:
+    """Return a query's or a batch's costs from what the user gave."""
+    if table is not None:
+        if code is not None or weights is not None:
+            raise InvalidArgumentError("give a cost table, or a code with or without weights, not both")
+        return Costs.table(table)
+    if code is None:
+        raise InvalidArgumentError("give a query code, or a cost table")
+    packed = np.asarray(code)
+    single = packed.ndim == 1
+    codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
+    given = np.ones(settings.bits) if weights is None else np.asarray(weights, dtype=np.float64)
+    if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
+        raise InvalidArgumentError(f"the weights have shape {given.shape}; the index has codes of {settings.bits} bits")
+    return Costs.weights(codes[0] if single else codes, given)
+
+
+def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
+    """Copy a backup, or any database that is not being written, to a new directory, after checking every byte of it."""
+    with open_database(source, mode="r") as database:
+        for name, report in database.verify(progress).items():
+            if not report.ok:
+                raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")
+        database.backup(target)
+
+
+def _lock_for_writing(path: Path, wait: float) -> IO[bytes]:
+    end = time.monotonic() + wait
+    try:
+        handle = path.open("ab")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be opened for writing: {error}; open the database with mode='r'") from error
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                handle.close()
+                raise WriterBusyError(
+                    f"another process or handle is writing to {path.parent}; wait for it (wait=seconds), close it, "
+                    "or open the database with mode='r'"
+                ) from None
+            time.sleep(0.02)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _share(progress: Progress, done: int, count: int) -> Callable[[float], None]:
+    return lambda share: progress((done + share) / count)

@@ -1,0 +1,478 @@
+"""The store ``lmdb``: an index in one LMDB file, read in place.
+
+What the file holds, by key (FORMAT.md has the bytes)::
+
+    m               the manifest: settings, segments, up to which write the delta is sealed
+    d + sequence    a batch of writes that is not sealed yet
+    s + segment + array number     one array of a segment, a single large value
+    t + segment     the bitmap of a segment's dead items, as of the last seal or merge
+
+A write is one small record. Sealing writes a segment's arrays, one transaction each, to which nothing refers yet, and
+then in one transaction the manifest, the bitmaps and the removal of the batches that the segment contains. A crash
+leaves at worst arrays without a manifest entry, which the next writer removes.
+
+Arrays are read from the memory map under one read transaction per set of segments; it lives as long as anything that
+was read under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from whamming.storage.contents import Contents, Snapshot
+from whamming.storage.errors import AlreadyExistsError, CorruptStoreError, FormatError, StorageError, StorageFullError
+from whamming.storage.faults import point
+from whamming.storage.pages import PageError, check_pages
+from whamming.storage.records import (
+    FORMAT,
+    HEADER,
+    LARGEST_VALUE,
+    MANIFEST_KEY,
+    array_key,
+    check_array,
+    dead_key,
+    delta_key,
+    pack_array,
+    pack_dead,
+    pack_delta,
+    pack_manifest,
+    segment_of,
+    sequence_of,
+    unpack_array,
+    unpack_dead,
+    unpack_delta,
+    unpack_manifest,
+)
+from whamming.storage.rows import Rows, WriteBatch
+from whamming.storage.segment import SEGMENT_ARRAYS, Live, Segment
+from whamming.storage.segmented import SegmentedStore
+from whamming.storage.settings import IndexSettings
+from whamming.storage.store import Progress, VerifyReport
+
+MAP_SIZE: Final = 1 << 40
+"""Bytes of address space, not of memory or disk. It is never changed: that would move what searches are reading."""
+MAX_READERS: Final = 1022
+_CHECKS = 5
+
+
+class _File:
+    """An open LMDB environment, closed when the store and everything read from it are gone."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        lock = not read_only or os.access(path / "lock.mdb", os.W_OK) or os.access(path, os.W_OK)
+        self.env = lmdb.open(
+            str(path),
+            map_size=MAP_SIZE,
+            readonly=read_only,
+            create=not read_only,
+            lock=lock,
+            max_readers=MAX_READERS,
+            meminit=False,
+            lib_version=0,
+        )
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def hold(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.env.close()
+
+
+class _SegmentSet:
+    """A read transaction, and with it the place of all arrays of a set of segments."""
+
+    def __init__(self, file: _File) -> None:
+        self._file = file
+        self.txn: Any = None
+        file.hold()
+        self.txn = file.env.begin(buffers=True)
+
+    def __del__(self) -> None:
+        if self.txn is not None:
+            self.txn.abort()
+        self._file.release()
+
+    def segments(self, numbers: Sequence[int]) -> dict[int, Segment]:
+        """Open segments in place."""
+        return {number: self._segment(number) for number in numbers}
+
+    def _segment(self, number: int) -> Segment:
+        arrays = {}
+        for name in SEGMENT_ARRAYS:
+            record = self.txn.get(array_key(number, name))
+            if record is None:
+                raise CorruptStoreError(f"array {name} of segment {number} is missing; restore a backup")
+            arrays[name] = unpack_array(record, number, name)
+        return Segment(arrays, owner=self)
+
+
+class LmdbStore(SegmentedStore):
+    """An index in an LMDB file."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        """Open the index in a directory; the caller sees to it that only one process opens it for writing."""
+        self._path = path
+        if not (path / "data.mdb").exists():
+            raise FormatError(f"{path} holds no index: data.mdb is missing")
+        with _errors(path):
+            if not read_only:
+                _check(path)
+            self._file = _File(path, read_only=read_only)
+        self._sequence = self._sealing = self._generation = self._txnid = 0
+        try:
+            with _errors(path):
+                contents = self._load(check=read_only)
+        except BaseException:
+            self._file.release()
+            raise
+        super().__init__(contents.settings, contents, read_only=read_only)
+        if not read_only:
+            try:
+                with _errors(path):
+                    self._file.env.reader_check()
+                    self._remove_orphans()
+            except BaseException:
+                self._file.release()
+                raise
+
+    # -- reading the file -------------------------------------------------------------------------------------------
+
+    def _load(self, *, check: bool = False) -> Contents:
+        """Read everything anew: segments, tombstones, delta."""
+        group = _SegmentSet(self._file)
+        if check:  # now that a transaction keeps a writer from reusing the pages that we look at
+            _check(self._path)
+        txn = group.txn
+        manifest = self._manifest = _read_manifest(txn)
+        settings = IndexSettings.from_json(manifest["settings"])
+        numbers = [segment["number"] for segment in manifest["segments"]]
+        segments = group.segments(numbers)
+        sealed = []
+        for number, segment in segments.items():
+            record = txn.get(dead_key(number))
+            dead = None if record is None else unpack_dead(record, number, segment.n)
+            sealed.append(Live(segment, dead, number))
+        contents = Contents(settings, sealed)
+        self._generation = manifest["generation"]
+        self._sequence = manifest["sealed"]
+        self._txnid = txn.id()
+        self._read_delta(txn, contents)
+        return contents
+
+    def _read_delta(self, txn: Any, contents: Contents) -> None:
+        for sequence, record in _delta(txn, self._sequence + 1):
+            if sequence != self._sequence + 1:
+                raise CorruptStoreError(f"write {self._sequence + 1} is missing; restore a backup")
+            contents.add(unpack_delta(record, sequence, contents.settings.code_bytes))
+            self._sequence = sequence
+
+    def _refresh(self) -> None:
+        if self._file.env.info()["last_txnid"] == self._txnid:
+            return
+        with _errors(self._path):
+            with self._file.env.begin(buffers=True) as txn:
+                if _read_manifest(txn)["generation"] == self._generation:
+                    self._read_delta(txn, self._contents)
+                    self._txnid = txn.id()
+                    return
+            version = self._contents.version
+            self._contents = self._load()
+            self._contents.version += version + 1
+
+    # -- writing the file -------------------------------------------------------------------------------------------
+
+    def _save(self, batches: Sequence[WriteBatch]) -> None:
+        point("before commit")
+        with _errors(self._path), self._file.env.begin(write=True) as txn:
+            for number, batch in enumerate(batches, self._sequence + 1):
+                txn.put(delta_key(number), pack_delta(number, batch))
+            point("in commit")
+        self._sequence += len(batches)
+        point("after commit")
+
+    def _mark(self) -> None:
+        self._sealing = self._sequence
+
+    def _delta_to_drop(self) -> bool:
+        return self._sealing > int(self._manifest["sealed"])
+
+    def _store(self, segment: Segment) -> int:
+        number = int(self._manifest["next_segment"])
+        for name, data in segment.arrays.items():
+            if data.nbytes + HEADER > LARGEST_VALUE:
+                raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
+            record = pack_array(number, name, data)
+            with self._writing, _errors(self._path), self._file.env.begin(write=True) as txn:
+                txn.put(array_key(number, name), record)
+            point(f"stored {name}")
+        return number
+
+    def _install(self, old: Sequence[Live], new: Segment | None, number: int | None, *, seals: bool) -> None:
+        before = self._contents.sealed, self._contents.frozen
+        self._contents.replace(old, new, number)
+        try:
+            self._install_in_file([part.number for part in old if part.number is not None], seals=seals)
+        except BaseException:
+            self._contents.sealed, self._contents.frozen = before
+            raise
+
+    def _install_in_file(self, replaced: Sequence[int], *, seals: bool) -> None:
+        sealed = self._contents.sealed
+        manifest = dict(self._manifest)
+        manifest["generation"] += 1
+        manifest["next_segment"] += 1
+        manifest["segments"] = [{"number": part.number, "items": part.segment.n} for part in sealed]
+        if seals:
+            manifest["sealed"] = self._sealing
+        with _errors(self._path), self._file.env.begin(write=True) as txn:
+            txn.put(MANIFEST_KEY, pack_manifest(manifest))
+            for part in sealed:
+                if part.dead is not None and part.number is not None:
+                    txn.put(dead_key(part.number), pack_dead(part.number, part.dead))
+            if seals:
+                for sequence, _ in list(_delta(txn, 0, self._sealing)):
+                    txn.delete(delta_key(sequence))
+            for number in replaced:
+                _remove_segment(txn, number)
+            point("in install")
+        self._manifest = manifest
+        self._generation = manifest["generation"]
+        group = _SegmentSet(self._file)
+        self._contents.remap(group.segments([part.number for part in sealed if part.number is not None]))
+
+    def _remove_orphans(self) -> None:
+        """Remove the arrays of a segment that a crash kept from being installed."""
+        known = {segment["number"] for segment in self._manifest["segments"]}
+        with self._file.env.begin() as txn:
+            found = {segment_of(bytes(key)) for key in txn.cursor().iternext(values=False)} - {None}
+        orphans = sorted(number for number in found - known if number is not None)
+        if orphans:
+            with self._file.env.begin(write=True) as txn:
+                for number in orphans:
+                    _remove_segment(txn, number)
+
+    def _most_rows(self) -> int:
+        """Items whose largest array fits one value: the codes in fast buckets, or the blocks."""
+        settings = self.settings
+        tables = 32 if settings.tables != "none" else 1
+        width = max(settings.code_bytes * (tables if settings.buckets == "fast" else 1), 4 * tables)
+        return min(2**31, (LARGEST_VALUE - HEADER) // (width + 8))
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def _sizes(self) -> tuple[int, int]:
+        stat = self._file.env.stat()
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
+        return (self._path / "data.mdb").stat().st_size, pages * stat["psize"]
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Check the pages' structure and every record's checksum."""
+        self._check_open()
+        problems: list[str] = []
+        checked = arrays = 0
+        with self._file.env.begin(buffers=True) as txn:
+            try:
+                _check(self._path)
+            except CorruptStoreError as error:
+                return VerifyReport((str(error),), 0, 0)
+            total = (self._path / "data.mdb").stat().st_size
+            known: set[int] = set()
+            try:
+                manifest = _read_manifest(txn)
+                known = {segment["number"] for segment in manifest["segments"]}
+                items = {segment["number"]: segment["items"] for segment in manifest["segments"]}
+            except StorageError as error:
+                problems.append(str(error))
+            for key, value in txn.cursor():
+                try:
+                    size = self._verify_record(bytes(key), value, known, items if known else {})
+                    arrays += size > 0 and bytes(key[:1]) == b"s"
+                except StorageError as error:
+                    problems.append(str(error))
+                checked += len(value)
+                if progress:
+                    progress(min(1.0, checked / total))
+            problems += [
+                f"array {name} of segment {number} is missing"
+                for number in sorted(known)
+                for name in SEGMENT_ARRAYS
+                if txn.get(array_key(number, name)) is None
+            ]
+        return VerifyReport(tuple(problems), checked, arrays)
+
+    def _verify_record(self, key: bytes, value: Any, known: set[int], items: dict[int, int]) -> int:
+        sequence, number = sequence_of(key), segment_of(key)
+        if sequence is not None:
+            unpack_delta(value, sequence, self.settings.code_bytes)
+        elif number is not None and key[:1] == b"t":
+            unpack_dead(value, number, items.get(number, 0))
+        elif number is not None and len(key) == 10 and key[9] < len(SEGMENT_ARRAYS):
+            if number in known:
+                return check_array(value, number, SEGMENT_ARRAYS[key[9]])
+        elif key != MANIFEST_KEY:
+            raise CorruptStoreError(f"a record with the unknown key {key!r}")
+        return 0
+
+    def backup(self, path: Path) -> None:
+        """Copy the file as of now, without its free pages; writing goes on meanwhile."""
+        self._check_open()
+        if not self.read_only:
+            self.flush()
+        _make_directory(path)
+        with _errors(path):
+            self._file.env.copy(str(path), compact=True)
+        _sync_directory(path)
+
+    def _release(self) -> None:
+        super()._release()
+        self._file.release()
+
+
+def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None = None) -> None:
+    """Make an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
+    _make_directory(path)
+    with _errors(path):
+        env = lmdb.open(str(path), map_size=MAP_SIZE, meminit=False, lib_version=0)
+        try:
+            manifest = {
+                "format": FORMAT,
+                "settings": settings.to_json(),
+                "generation": 1,
+                "next_segment": 1,
+                "sealed": 0,
+                "segments": [],
+            }
+            with env.begin(write=True) as txn:
+                txn.put(MANIFEST_KEY, pack_manifest(manifest))
+        finally:
+            env.close()
+    _sync_directory(path)
+    if snapshot is not None and len(snapshot):
+        store = LmdbStore(path, read_only=False)
+        try:
+            for rows in snapshot.scan(1 << 18):
+                codes = settings.to_engine(rows.codes)
+                store.write(WriteBatch(rows.ids[:0], Rows(rows.ids, codes, rows.payloads)))
+            store.seal()
+        finally:
+            store.close()
+
+
+class LmdbBackend:
+    """See :class:`whamming.storage.store.Backend`."""
+
+    persistent = True
+
+    def create(self, path: Path, settings: IndexSettings) -> None:
+        """Make an empty index."""
+        write_index(path, settings)
+
+    def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> LmdbStore:
+        """Open an index."""
+        return LmdbStore(path, read_only=read_only)
+
+
+backend = LmdbBackend()
+
+
+def _check(path: Path) -> None:
+    """Refuse a file whose pages contradict themselves, before LMDB trusts them.
+
+    A commit at the same moment may look like that for once, so it is tried again.
+    """
+    for attempt in range(_CHECKS):
+        try:
+            check_pages(path / "data.mdb")
+            return
+        except PageError as error:
+            if attempt + 1 == _CHECKS:
+                raise CorruptStoreError(f"{path / 'data.mdb'}: {error}; restore a backup") from error
+            time.sleep(0.01)
+
+
+def _read_manifest(txn: Any) -> dict[str, Any]:
+    record = txn.get(MANIFEST_KEY)
+    if record is None:
+        raise FormatError("the file has no manifest; it is not an index of this program")
+    return unpack_manifest(record)
+
+
+def _delta(txn: Any, first: int, last: int = 2**64 - 1) -> Iterator[tuple[int, Any]]:
+    cursor = txn.cursor()
+    if not cursor.set_range(delta_key(first)):
+        return
+    for key, value in cursor.iternext():
+        sequence = sequence_of(bytes(key))
+        if sequence is None or sequence > last:
+            return
+        yield sequence, value
+
+
+def _remove_segment(txn: Any, number: int) -> None:
+    for name in SEGMENT_ARRAYS:
+        txn.delete(array_key(number, name))
+    txn.delete(dead_key(number))
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise AlreadyExistsError(f"{path} exists; give a path that does not") from None
+    except OSError as error:
+        raise _translated(error, path) from error
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names of new files durable."""
+    for directory in (path, path.parent):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Turn LMDB's and the system's errors into ours."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as error:
+        raise _translated(error, path) from error
+
+
+def _translated(error: Exception, path: Path) -> StorageError:
+    text = str(error)
+    if isinstance(error, lmdb.MapFullError) or "No space left" in text or "quota" in text.lower():
+        return StorageFullError(f"no room to write to {path}: {text}; free some space, then write again")
+    if isinstance(error, lmdb.DiskError | OSError) and "Input/output" in text and _free_bytes(path) < 1 << 20:
+        return StorageFullError(f"no room to write to {path}: {text}; free some space, then write again")
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError | lmdb.VersionMismatchError):
+        return CorruptStoreError(f"{path}: {text}; restore a backup")
+    if isinstance(error, lmdb.ReadonlyError | PermissionError | lmdb.LockError) or "Permission denied" in text:
+        return StorageError(f"{path} cannot be opened: {text}; check who may read and write it")
+    return StorageError(f"{path}: {text}")
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return 0
+    return status.f_bavail * status.f_frsize

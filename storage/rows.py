@@ -1,0 +1,204 @@
+"""Items as columns: ids, codes in the engine's bit order, payloads end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.native.costs import as_codes
+from whamming.storage.settings import MAX_PAYLOAD, IndexSettings
+
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Byte strings end to end; item i is ``data[ends[i - 1] : ends[i]]``."""
+
+    ends: NDArray[np.uint64]
+    data: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.ends)
+
+    def __getitem__(self, i: int) -> bytes:
+        """Return one."""
+        start = int(self.ends[i - 1]) if i else 0
+        return self.data[start : int(self.ends[i])].tobytes()
+
+    @classmethod
+    def of(cls, payloads: Sequence[bytes]) -> Payloads:
+        """Put byte strings end to end."""
+        lengths = np.fromiter((len(p) for p in payloads), dtype=np.uint64, count=len(payloads))
+        return cls(np.cumsum(lengths, dtype=np.uint64), np.frombuffer(b"".join(payloads), dtype=np.uint8))
+
+    @classmethod
+    def empty(cls, count: int) -> Payloads:
+        """Return so many empty ones."""
+        return cls(np.zeros(count, dtype=np.uint64), np.empty(0, dtype=np.uint8))
+
+    def take(self, order: NDArray[np.integer[Any]]) -> Payloads:
+        """Return some, in another order. Needs memory for the result and a few megabytes."""
+        starts = np.concatenate([np.zeros(1, dtype=np.uint64), self.ends])[:-1][order]
+        lengths = self.ends[order] - starts
+        ends = np.cumsum(lengths, dtype=np.uint64)
+        data = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+        first = 0
+        while first < len(ends):
+            base = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, base + _CHUNK_BYTES)))
+            part = lengths[first:last]
+            out_starts = ends[first:last] - part - np.uint64(base)
+            size = int(ends[last - 1]) - base
+            where = np.repeat(starts[first:last] - out_starts, part.astype(np.int64)) + np.arange(size, dtype=np.uint64)
+            data[base : base + size] = self.data[where]
+            first = last
+        return Payloads(ends, data)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Payloads]) -> Payloads:
+        """Put several end to end."""
+        shifts = np.cumsum([0] + [len(p.data) for p in parts], dtype=np.uint64)
+        ends = [p.ends + shift for p, shift in zip(parts, shifts, strict=False)]
+        return Payloads(np.concatenate(ends), np.concatenate([p.data for p in parts]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Items; no two have the same id."""
+
+    ids: NDArray[np.uint64]
+    codes: NDArray[np.uint8]
+    payloads: Payloads | None
+    """None: all empty."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.ids)
+
+    @classmethod
+    def none(cls, code_bytes: int) -> Rows:
+        """Return no items."""
+        return cls(np.empty(0, dtype=np.uint64), np.empty((0, code_bytes), dtype=np.uint8), None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return self.ids.nbytes + self.codes.nbytes + (len(self.payloads.data) if self.payloads else 0)
+
+    def take(self, order: NDArray[np.integer[Any]]) -> Rows:
+        """Return some, in another order."""
+        return Rows(self.ids[order], self.codes[order], self.payloads.take(order) if self.payloads else None)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Rows]) -> Rows:
+        """Put several lists of items one after the other."""
+        payloads = None
+        if any(part.payloads is not None for part in parts):
+            payloads = Payloads.concatenate([part.payloads or Payloads.empty(len(part)) for part in parts])
+        return Rows(np.concatenate([p.ids for p in parts]), np.concatenate([p.codes for p in parts]), payloads)
+
+
+def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
+    """Return ids as ``uint64 [n]``, or say what is wrong with them."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        return np.empty(0, dtype=np.uint64)
+    if array.ndim != 1:
+        raise InvalidArgumentError(f"ids have shape {array.shape}; they must be a list, [n]")
+    if array.dtype == object and all(isinstance(i, int) for i in array):
+        for row, value in enumerate(array):
+            if not 0 <= value < 2**64:
+                raise InvalidArgumentError(f"id {value} of row {row}; ids are 0 to 2**64 - 1")
+        return array.astype(np.uint64)
+    if array.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers of 0 to 2**64 - 1")
+    if array.dtype.kind == "i" and array.min() < 0:
+        row = int(np.flatnonzero(array < 0)[0])
+        raise InvalidArgumentError(f"id {array[row]} of row {row}; ids are 0 to 2**64 - 1")
+    return np.ascontiguousarray(array, dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class WriteBatch:
+    """Changes that take effect together: first the deletes, then the upserts, of which the last of an id counts."""
+
+    deletes: NDArray[np.uint64]
+    upserts: Rows
+    """The ids may repeat."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: IndexSettings,
+        ids: ArrayLike = (),
+        codes: ArrayLike | None = None,
+        payloads: Sequence[bytes | None] | None = None,
+        deletes: ArrayLike = (),
+    ) -> WriteBatch:
+        """Check a user's values, whole batch or nothing, and bring the codes into the engine's bit order."""
+        own = as_ids(ids)
+        packed = np.asarray(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes)
+        if packed.size == 0 and len(own) == 0:
+            packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
+        packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
+        if len(packed) != len(own):
+            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; each item has one of both")
+        spare = settings.bits % 8
+        if spare:
+            packed[:, -1] &= (1 << spare) - 1
+        return cls(as_ids(deletes), Rows(own, packed, _as_payloads(payloads, len(own))))
+
+    def __len__(self) -> int:
+        """Return the number of changes."""
+        return len(self.deletes) + len(self.upserts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its columns."""
+        return self.deletes.nbytes + self.upserts.nbytes
+
+
+def _as_payloads(payloads: Sequence[bytes | None] | None, count: int) -> Payloads | None:
+    if payloads is None:
+        return None
+    if len(payloads) != count:
+        raise InvalidArgumentError(f"{len(payloads)} payloads for {count} items; give one each (b'' or None for none)")
+    for row, payload in enumerate(payloads):
+        if payload is not None and not isinstance(payload, bytes):
+            raise InvalidArgumentError(f"the payload of row {row} is a {type(payload).__name__}; it must be bytes")
+        if payload is not None and len(payload) > MAX_PAYLOAD:
+            raise InvalidArgumentError(
+                f"the payload of row {row} has {len(payload)} bytes; at most {MAX_PAYLOAD} are kept with an item, "
+                "store more elsewhere and its key here"
+            )
+    own = [payload or b"" for payload in payloads]
+    return Payloads.of(own) if any(own) else None
+
+
+def settle(batches: Sequence[WriteBatch], code_bytes: int) -> tuple[NDArray[np.uint64], Rows]:
+    """Return what batches, one after the other, come to: all ids that they touch, and the items left in the end."""
+    touched: list[NDArray[np.uint64]] = []
+    places: list[NDArray[np.int64]] = []  # row among all upserts, or -1: deleted
+    count = 0
+    for batch in batches:
+        touched += [batch.deletes, batch.upserts.ids]
+        places.append(np.full(len(batch.deletes), -1, dtype=np.int64))
+        places.append(np.arange(count, count + len(batch.upserts), dtype=np.int64))
+        count += len(batch.upserts)
+    if not touched:
+        return np.empty(0, dtype=np.uint64), Rows.none(code_bytes)
+    ids, place = np.concatenate(touched), np.concatenate(places)
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    last = np.ones(len(ordered), dtype=bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    final = place[order[last]]
+    rows = Rows.concatenate([batch.upserts for batch in batches])
+    return ordered[last], rows.take(final[final >= 0])
