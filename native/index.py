@@ -199,26 +199,25 @@ class Index:
     @property
     def ids(self) -> NDArray[np.uint64]:
         """The id of each place: the order in which the index keeps its items. A copy."""
+        return self.ids_at(_ALL)
+
+    def ids_at(self, places: NDArray[np.integer[Any]] | slice) -> NDArray[np.uint64]:
+        """Return the ids of some places."""
         width = self._buffers["ids"].nbytes // max(1, self.n)
         if width == 0:
-            return np.arange(self.n, dtype=np.uint64)
-        return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n).astype(np.uint64)
-
-    def id_at(self, place: int) -> int:
-        """Return the id of one place."""
-        width = self._buffers["ids"].nbytes // max(1, self.n)
-        start = range(self.n)[place] * width
-        return int.from_bytes(self._buffers["ids"][start : start + width].tobytes(), "little") if width else place
+            return np.arange(self.n, dtype=np.uint64)[places]
+        return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n)[places].astype(np.uint64)
 
     def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
         """Return the packed codes of some places, by default of all."""
         width = (self.bits + 7) // 8
         rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
+        rows = rows.reshape(self.distinct, width)
         if self.distinct == self.n:
-            return rows.reshape(self.distinct, width)[places].copy()
+            return rows[places].copy()
         starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
-        wanted = np.arange(self.n)[places]
-        return rows.reshape(self.distinct, width)[np.searchsorted(starts, wanted, side="right") - 1]
+        wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
+        return rows[np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1]
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the places of some ids, 2**64 - 1 for those that the index does not have.

@@ -25,6 +25,7 @@ from whamming.storage.errors import (
 from whamming.storage.rows import Rows, WriteBatch
 from whamming.storage.settings import BitOrder, Durability, IndexSettings
 from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
+from whamming.storage.transfer import export_items, import_items
 
 __all__ = [
     "AlreadyExistsError",
@@ -50,6 +51,8 @@ __all__ = [
     "VerifyReport",
     "WriteBatch",
     "WriterBusyError",
+    "export_items",
+    "import_items",
     "open_database",
     "restore",
 ]

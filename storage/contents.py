@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from whamming.native import Part, View
 from whamming.storage.rows import Rows, WriteBatch, settle
-from whamming.storage.segment import Live, Segment
+from whamming.storage.segment import Live, Run, Segment
 from whamming.storage.settings import IndexSettings
 
 SMALL_RUN = 4096
@@ -56,7 +56,7 @@ class Snapshot:
         self._parts = tuple(part for part in parts if part.live)
         searched: list[Part] = [part.part for part in self._parts]
         if not searched:
-            searched = [Live(Segment.build(settings, Rows.none(settings.code_bytes), sealed=False)).part]
+            searched = [Live(Run(settings, Rows.none(settings.code_bytes))).part]
         self.view = View(searched, settings.bits)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Snapshot:
                 continue
             rows = order[mine]
             found[rows] = True
-            codes[rows] = part.segment.index.codes_at(places[mine])
+            codes[rows] = part.segment.codes(places[mine])
             if part.segment.payload_bytes:
                 for row, place in zip(rows.tolist(), places[mine].tolist(), strict=True):
                     payloads[row] = part.segment.payload(place)
@@ -109,22 +109,19 @@ class Contents:
         self.runs: tuple[Live, ...] = ()
         self.pending: list[WriteBatch] = []
         self.version = 0
+        self.delta_rows = 0
+        """Changes written since the last seal: deletes too, and items that were replaced again, for all of them take
+        room until then."""
+        self.delta_bytes = 0
+        """Bytes of those."""
+        self._frozen_rows = self._frozen_bytes = 0
         self._snapshot: Snapshot | None = None
-
-    @property
-    def delta_rows(self) -> int:
-        """Items written since the last seal, counting those that were replaced again."""
-        return sum(run.segment.n for run in (*self.frozen, *self.runs)) + sum(len(batch) for batch in self.pending)
-
-    @property
-    def delta_bytes(self) -> int:
-        """Bytes that the delta takes in memory, about."""
-        runs = (*self.frozen, *self.runs)
-        return sum(run.segment.nbytes for run in runs) + sum(batch.nbytes for batch in self.pending)
 
     def add(self, batch: WriteBatch) -> None:
         """Take a batch of changes in."""
         self.pending.append(batch)
+        self.delta_rows += len(batch)
+        self.delta_bytes += batch.nbytes
         self.version += 1
         self._snapshot = None
 
@@ -154,7 +151,10 @@ class Contents:
         while runs and (runs[-1].live <= 2 * size or runs[-1].live + size <= SMALL_RUN):
             size += runs[-1].live
             merged.append(runs.pop().rows())
-        runs.append(Live(Segment.build(self.settings, Rows.concatenate(merged), sealed=False)))
+        if len(merged) > 1:
+            rows = Rows.concatenate(merged)
+            rows = rows.take(np.argsort(rows.ids))
+        runs.append(Live(Run(self.settings, rows)))
         self.runs = tuple(runs)
 
     def freeze(self) -> tuple[Live, ...]:
@@ -162,7 +162,14 @@ class Contents:
         self.settle()
         self.frozen = (*self.frozen, *self.runs)
         self.runs = ()
+        self._frozen_rows, self._frozen_bytes = self.delta_rows, self.delta_bytes
         return self.frozen
+
+    def forget_frozen(self) -> None:
+        """Count what was frozen as written no more: it is sealed."""
+        self.delta_rows -= self._frozen_rows
+        self.delta_bytes -= self._frozen_bytes
+        self._frozen_rows = self._frozen_bytes = 0
 
     def replace(self, old: Sequence[Live], new: Segment | None, number: int | None) -> None:
         """Put a segment that was built from ``old``, sealed or frozen, in the place of their present selves.
@@ -177,7 +184,7 @@ class Contents:
                 places = before.places()
                 gone = places[~now[id(before.segment)].alive(places)]
                 if len(gone):
-                    live = live.killing(np.sort(before.segment.index.ids[gone]))
+                    live = live.killing(np.sort(before.segment.ids(gone)))
             made = (live,)
         replaced = {id(part.segment) for part in old}
         self.sealed = (*(part for part in self.sealed if id(part.segment) not in replaced), *made)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -23,7 +24,19 @@ from typing import IO, Final, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whamming.native import Answer, Buckets, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, Tables
+from whamming.native import (
+    Answer,
+    Buckets,
+    Budget,
+    Costs,
+    Cursor,
+    Hit,
+    InvalidArgumentError,
+    Plan,
+    Stats,
+    Tables,
+    WhammingError,
+)
 from whamming.native.costs import as_codes
 from whamming.storage.contents import Items, Snapshot
 from whamming.storage.errors import (
@@ -36,7 +49,7 @@ from whamming.storage.errors import (
     WriterBusyError,
 )
 from whamming.storage.rows import WriteBatch, as_ids
-from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name
+from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name, is_name
 from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend
 
 FORMAT: Final = 1
@@ -67,6 +80,8 @@ def open_database(
     """
     check_choice("mode", mode, ("w", "r"))
     if str(path) == MEMORY:
+        if mode == "r":
+            raise InvalidArgumentError("mode = 'r' of ':memory:'; there is nothing to read, open it with mode='w'")
         return Database(None, store or "ram", read_only=False)
     return Database(_prepare(Path(path), mode, create), store or "lmdb", read_only=mode == "r", wait=wait)
 
@@ -84,19 +99,39 @@ def _prepare(path: Path, mode: Mode, create: bool) -> Path:
                     f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming"
                 )
             return path
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
             raise FormatError(f"{path} is not a Whamming database: it has no {_MARK}; give an empty or a new directory")
         if mode == "r" or not create:
             raise NotFoundError(f"there is no database at {path}; open it with mode='w' to make one")
         path.mkdir(parents=True, exist_ok=True)
-        part = path / f".{_MARK}.new"
-        part.write_text(json.dumps({"format": FORMAT}) + "\n", encoding="utf-8")
-        part.rename(mark)
-    except json.JSONDecodeError as error:
+        _write_mark(mark)
+    except ValueError as error:  # neither UTF-8 nor JSON
         raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be opened: {error}") from error
     return path
+
+
+def _is_foreign(path: Path) -> bool:
+    """Tell whether something in a directory without a mark is not ours: not what a crash, or another process that opens
+    the directory right now, leaves there, nor what a new file system begins with."""
+    return not path.name.startswith(f".{_MARK}.") and path.name != "lost+found"
+
+
+def _write_mark(mark: Path) -> None:
+    part = mark.with_name(f".{_MARK}.{uuid.uuid4().hex}.new")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(json.dumps({"format": FORMAT}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        part.rename(mark)
+    except FileNotFoundError:  # another process has opened the database meanwhile, and cleaned up
+        if not mark.exists():
+            raise
+    _sync_directory(mark.parent)
+    with contextlib.suppress(PermissionError):  # a parent that we may enter but not read
+        _sync_directory(mark.parent.parent)
 
 
 class Database:
@@ -109,7 +144,11 @@ class Database:
         self._backend = backend(store)
         if path is None and self._backend.persistent:
             raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' has none")
+        if path is not None and not self._backend.persistent:
+            raise InvalidArgumentError(f"store = {store!r} keeps nothing in {path}; open ':memory:' instead")
         self._open: dict[str, StoredIndex] = {}
+        self._pinned: dict[str, int] = {}
+        """The directories of indexes open for reading, which tell whether the writer has dropped them since."""
         self._lock = threading.RLock()
         self._closed = False
         self._writer: IO[bytes] | None = None
@@ -153,6 +192,8 @@ class Database:
                 store = self._backend.open(Path(name), settings, read_only=False)
                 self._open[name] = StoredIndex(name, store)
                 return self._open[name]
+            if (self.path / name).exists():
+                raise AlreadyExistsError(f"{self.path / name} is in the way of an index {name!r}; choose another name")
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
                 self._backend.create(new, settings)
@@ -168,6 +209,9 @@ class Database:
         check_name(name)
         with self._lock:
             self._check_open()
+            if self.path is not None and name in self._pinned and not _is_at(self._pinned[name], self.path / name):
+                os.close(self._pinned.pop(name))
+                del self._open[name]  # not closed: who uses it may go on reading
             if name not in self._open:
                 if self.path is None or not (self.path / name).is_dir():
                     raise NotFoundError(
@@ -175,6 +219,8 @@ class Database:
                     )
                 store = self._backend.open(self.path / name, None, read_only=self.read_only)
                 self._open[name] = StoredIndex(name, store)
+                if self.read_only:
+                    self._pinned[name] = os.open(self.path / name, os.O_RDONLY)
             return self._open[name]
 
     def list_indexes(self) -> list[str]:
@@ -183,7 +229,7 @@ class Database:
             self._check_open()
             if self.path is None:
                 return sorted(self._open)
-            return sorted(p.name for p in self.path.iterdir() if p.is_dir() and not p.name.startswith("."))
+            return sorted(p.name for p in self.path.iterdir() if p.is_dir() and is_name(p.name))
 
     def drop_index(self, name: str) -> None:
         """Remove an index with all its items. Searches that are under way finish."""
@@ -207,10 +253,18 @@ class Database:
         target = Path(path)
         if target.exists():
             raise AlreadyExistsError(f"{target} exists; give a path that does not")
-        _prepare(target, "w", create=True)
-        for name in self.list_indexes():
-            self.index(name).store.backup(target / name)
-        _sync_directory(target)
+        names = self.list_indexes()
+        new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")  # so that half a backup never looks whole
+        try:
+            _prepare(new, "w", create=True)
+            for name in names:
+                self.index(name).store.backup(new / name)
+            _sync_directory(new)
+            new.rename(target)
+            _sync_directory(target.parent)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Check every byte of every index against its checksum; returns a report per index."""
@@ -220,7 +274,7 @@ class Database:
             within = None if progress is None else _share(progress, done, len(names))
             try:
                 reports[name] = self.index(name).verify(within)
-            except StorageError as error:
+            except WhammingError as error:
                 reports[name] = VerifyReport((str(error),), 0, 0)
         return reports
 
@@ -230,13 +284,14 @@ class Database:
             if self._closed:
                 return
             opened, self._open = self._open, {}
-            try:
-                for index in opened.values():
-                    index.close()
-            finally:
-                self._closed = True
+            self._closed = True
+            with contextlib.ExitStack() as closing:  # the rest is closed even where one of them fails
                 if self._writer is not None:
-                    self._writer.close()
+                    closing.callback(self._writer.close)
+                for index in opened.values():
+                    closing.callback(index.close)
+                while self._pinned:
+                    os.close(self._pinned.popitem()[1])
 
     def _clean_up(self, path: Path) -> None:
         """Remove what an index that was being made or dropped left behind when the process died."""
@@ -482,6 +537,14 @@ def _lock_for_writing(path: Path, wait: float) -> IO[bytes]:
                     "or open the database with mode='r'"
                 ) from None
             time.sleep(0.02)
+
+
+def _is_at(directory: int, path: Path) -> bool:
+    """Tell whether an open directory is still at a path."""
+    try:
+        return os.path.samestat(os.fstat(directory), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _sync_directory(path: Path) -> None:

@@ -18,12 +18,14 @@ was read under it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 import lmdb
 
@@ -57,6 +59,8 @@ from whamming.storage.segmented import SegmentedStore
 from whamming.storage.settings import IndexSettings
 from whamming.storage.store import Progress, VerifyReport
 
+log = logging.getLogger("whamming.storage")
+
 MAP_SIZE: Final = 1 << 40
 """Bytes of address space, not of memory or disk. It is never changed: that would move what searches are reading."""
 MAX_READERS: Final = 1022
@@ -64,9 +68,16 @@ _CHECKS = 5
 
 
 class _File:
-    """An open LMDB environment, closed when the store and everything read from it are gone."""
+    """An open LMDB environment, closed when the store and everything read from it are gone.
+
+    A process may open a file only once, so whoever opens it again shares it: see :meth:`shared`.
+    """
+
+    _opened: ClassVar[WeakValueDictionary[tuple[int, int, int], _File]] = WeakValueDictionary()
+    _opening: ClassVar = threading.Lock()
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.read_only = read_only
         lock = not read_only or os.access(path / "lock.mdb", os.W_OK) or os.access(path, os.W_OK)
         self.env = lmdb.open(
             str(path),
@@ -78,19 +89,22 @@ class _File:
             meminit=False,
             lib_version=0,
         )
-        self._users = 1
-        self._lock = threading.Lock()
 
-    def hold(self) -> None:
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last:
-            self.env.close()
+    @classmethod
+    def shared(cls, path: Path, *, read_only: bool) -> _File:
+        """Return the file at ``path``, opened now or before: by a reader beside the writer, or by a store that was
+        closed since but has a snapshot in use."""
+        status = (path / "data.mdb").stat()
+        key = os.getpid(), status.st_dev, status.st_ino
+        with cls._opening:
+            file = cls._opened.get(key)
+            if file is None:
+                file = cls._opened[key] = cls(path, read_only=read_only)
+        if file.read_only and not read_only:
+            raise StorageError(
+                f"{path} is in use for reading in this process; close that and let go of its snapshots, then open it"
+            )
+        return file
 
 
 class _SegmentSet:
@@ -98,14 +112,11 @@ class _SegmentSet:
 
     def __init__(self, file: _File) -> None:
         self._file = file
-        self.txn: Any = None
-        file.hold()
-        self.txn = file.env.begin(buffers=True)
+        self.txn: Any = file.env.begin(buffers=True)
 
     def __del__(self) -> None:
-        if self.txn is not None:
+        if hasattr(self, "txn"):
             self.txn.abort()
-        self._file.release()
 
     def segments(self, numbers: Sequence[int]) -> dict[int, Segment]:
         """Open segments in place."""
@@ -132,23 +143,15 @@ class LmdbStore(SegmentedStore):
         with _errors(path):
             if not read_only:
                 _check(path)
-            self._file = _File(path, read_only=read_only)
+            self._file = _File.shared(path, read_only=read_only)
         self._sequence = self._sealing = self._generation = self._txnid = 0
-        try:
-            with _errors(path):
-                contents = self._load(check=read_only)
-        except BaseException:
-            self._file.release()
-            raise
+        with _errors(path):
+            contents = self._load(check=read_only)
         super().__init__(contents.settings, contents, read_only=read_only)
         if not read_only:
-            try:
-                with _errors(path):
-                    self._file.env.reader_check()
-                    self._remove_orphans()
-            except BaseException:
-                self._file.release()
-                raise
+            with _errors(path):
+                self._file.env.reader_check()
+                self._remove_orphans()
 
     # -- reading the file -------------------------------------------------------------------------------------------
 
@@ -191,7 +194,11 @@ class LmdbStore(SegmentedStore):
                     self._txnid = txn.id()
                     return
             version = self._contents.version
-            self._contents = self._load()
+            try:
+                self._contents = self._load()
+            except BaseException:
+                self._generation = self._txnid = -1  # so that the next snapshot tries again
+                raise
             self._contents.version += version + 1
 
     # -- writing the file -------------------------------------------------------------------------------------------
@@ -213,6 +220,7 @@ class LmdbStore(SegmentedStore):
 
     def _store(self, segment: Segment) -> int:
         number = int(self._manifest["next_segment"])
+        self._file.env.reader_check()  # readers that died keep pages from being used again
         for name, data in segment.arrays.items():
             if data.nbytes + HEADER > LARGEST_VALUE:
                 raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
@@ -252,8 +260,11 @@ class LmdbStore(SegmentedStore):
             point("in install")
         self._manifest = manifest
         self._generation = manifest["generation"]
-        group = _SegmentSet(self._file)
-        self._contents.remap(group.segments([part.number for part in sealed if part.number is not None]))
+        try:
+            group = _SegmentSet(self._file)
+            self._contents.remap(group.segments([part.number for part in sealed if part.number is not None]))
+        except lmdb.ReadersFullError:
+            log.warning("%s: too many snapshots are in use; the new segment stays in memory meanwhile", self._path)
 
     def _remove_orphans(self) -> None:
         """Remove the arrays of a segment that a crash kept from being installed."""
@@ -275,17 +286,23 @@ class LmdbStore(SegmentedStore):
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
+    def _held(self) -> _File:
+        """Return the file, which stays open for as long as it is held, whoever closes the index meanwhile."""
+        with self._state:
+            self._check_open()
+            return self._file
+
     def _sizes(self) -> tuple[int, int]:
-        stat = self._file.env.stat()
+        stat = self._held().env.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
         return (self._path / "data.mdb").stat().st_size, pages * stat["psize"]
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Check the pages' structure and every record's checksum."""
-        self._check_open()
+        file = self._held()
         problems: list[str] = []
         checked = arrays = 0
-        with self._file.env.begin(buffers=True) as txn:
+        with file.env.begin(buffers=True) as txn:
             try:
                 _check(self._path)
             except CorruptStoreError as error:
@@ -330,17 +347,17 @@ class LmdbStore(SegmentedStore):
 
     def backup(self, path: Path) -> None:
         """Copy the file as of now, without its free pages; writing goes on meanwhile."""
-        self._check_open()
+        file = self._held()
         if not self.read_only:
             self.flush()
         _make_directory(path)
         with _errors(path):
-            self._file.env.copy(str(path), compact=True)
+            file.env.copy(str(path), compact=True)
         _sync_directory(path)
 
     def _release(self) -> None:
         super()._release()
-        self._file.release()
+        del self._file
 
 
 def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None = None) -> None:

@@ -112,11 +112,13 @@ def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
         return np.empty(0, dtype=np.uint64)
     if array.ndim != 1:
         raise InvalidArgumentError(f"ids have shape {array.shape}; they must be a list, [n]")
-    if array.dtype == object and all(isinstance(i, int) for i in array):
-        for row, value in enumerate(array):
-            if not 0 <= value < 2**64:
-                raise InvalidArgumentError(f"id {value} of row {row}; ids are 0 to 2**64 - 1")
-        return array.astype(np.uint64)
+    if array.dtype.kind in "fO" and array is not ids:  # what numpy makes of a list with ids of 2**63 and more
+        values = np.array(ids, dtype=object)
+        if all(isinstance(value, int | np.integer) for value in values):
+            for row, value in enumerate(values):
+                if not 0 <= value < 2**64:
+                    raise InvalidArgumentError(f"id {value} of row {row}; ids are 0 to 2**64 - 1")
+            return values.astype(np.uint64)
     if array.dtype.kind not in "iu":
         raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers of 0 to 2**64 - 1")
     if array.dtype.kind == "i" and array.min() < 0:
@@ -194,11 +196,14 @@ def settle(batches: Sequence[WriteBatch], code_bytes: int) -> tuple[NDArray[np.u
         count += len(batch.upserts)
     if not touched:
         return np.empty(0, dtype=np.uint64), Rows.none(code_bytes)
-    ids, place = np.concatenate(touched), np.concatenate(places)
+    ids = np.concatenate(touched)
+    rows = Rows.concatenate([batch.upserts for batch in batches])
+    if len(ids) == count and (ids[1:] > ids[:-1]).all():  # the usual load of new items: nothing to settle
+        return ids, rows
+    place = np.concatenate(places)
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
     last = np.ones(len(ordered), dtype=bool)
     last[:-1] = ordered[1:] != ordered[:-1]
     final = place[order[last]]
-    rows = Rows.concatenate([batch.upserts for batch in batches])
     return ordered[last], rows.take(final[final >= 0])

@@ -41,29 +41,26 @@ class Segment:
         settings: IndexSettings,
         rows: Rows,
         *,
-        sealed: bool,
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Segment:
-        """Build one in RAM. ``sealed``: with tables, for good; else to be swept, as fast to build as can be."""
+        """Build one in RAM, with tables."""
         index = Index.build(
             rows.codes,
             settings.bits,
             rows.ids,
-            tables=settings.tables if sealed else "none",
-            buckets=settings.buckets if sealed else "compact",
-            reorder=sealed,
-            threads=threads if sealed else 1,
+            tables=settings.tables,
+            buckets=settings.buckets,
+            threads=threads,
             progress=progress,
         )
-        ids = index.ids
-        by_id = np.argsort(ids).astype("<u4")
+        by_id = np.argsort(index.ids).astype("<u4")
         arrays: dict[str, Any] = dict(index.arrays)
         arrays |= {"by_id": by_id, "payload_ends": b"", "payload_data": b""}
         if rows.payloads is not None and len(rows.payloads.data):
-            rank = np.empty(len(ids), dtype=np.int64)
-            rank[by_id] = np.argsort(rows.ids)
-            payloads = rows.payloads.take(rank)
+            row_of_place = np.empty(len(rows), dtype=np.int64)
+            row_of_place[by_id] = np.argsort(rows.ids)
+            payloads = rows.payloads.take(row_of_place)
             arrays |= {"payload_ends": payloads.ends.astype("<u8"), "payload_data": payloads.data}
         return cls(arrays)
 
@@ -84,8 +81,9 @@ class Segment:
 
     def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the places of some ids (sorted, for speed), -1 for those that the segment does not have."""
-        first = int(np.searchsorted(ids, self.least_id))
-        last = int(np.searchsorted(ids, self.greatest_id, side="right"))
+        # Of the ids' type: numpy would turn all of them into doubles to compare them with a Python integer.
+        first = int(np.searchsorted(ids, np.uint64(self.least_id)))
+        last = int(np.searchsorted(ids, np.uint64(self.greatest_id), side="right"))
         places = np.full(len(ids), -1, dtype=np.int64)
         if self.n and first < last:
             found = self.index.find(self._arrays["by_id"], ids[first:last])
@@ -102,11 +100,22 @@ class Segment:
             raise CorruptStoreError(f"the payload of place {place} would lie at {start} to {end}; verify the index")
         return payloads.data[start:end].tobytes()
 
-    def rows(self, places: NDArray[np.integer[Any]]) -> Rows:
+    def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the ids of some places."""
+        return self.index.ids_at(places)
+
+    def codes(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the codes at some places, in the engine's bit order."""
+        return self.index.codes_at(places)
+
+    def rows(self, places: NDArray[np.int64]) -> Rows:
         """Return the items at some places."""
         payloads = self._payloads()
-        codes = self.index.codes_at(places)
-        return Rows(self.index.ids[places], codes, payloads.take(places) if payloads is not None else None)
+        return Rows(self.ids(places), self.codes(places), payloads.take(places) if payloads is not None else None)
+
+    def part(self, dead: NDArray[np.uint8] | None, dead_count: int) -> Part:
+        """Return what the engine searches, without the places in a bitmap."""
+        return Part(self.index, dead, dead_count)
 
     def _payloads(self) -> Payloads | None:
         ends = np.frombuffer(self._arrays["payload_ends"], dtype="<u8") if self._has_payloads() else None
@@ -121,13 +130,66 @@ class Segment:
         if not self.n:
             return 0, 0
         order = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
-        return self.index.id_at(int(order[0])), self.index.id_at(int(order[-1]))
+        least, greatest = self.index.ids_at(order[[0, -1]])
+        return int(least), int(greatest)
+
+
+class Run:
+    """A segment of recent writes, in RAM: items in order of id, place 0 first. The engine's index of them, which can
+    only be swept, is made when a search first asks for it."""
+
+    def __init__(self, settings: IndexSettings, rows: Rows) -> None:
+        """Take items in order of id."""
+        self._settings = settings
+        self._rows = rows
+        self._index: Index | None = None
+        self._places: NDArray[np.int64] | None = None  # of the index, by place of the run
+        self.n = len(rows)
+        self.nbytes = rows.nbytes
+        self.payload_bytes = 0 if rows.payloads is None else len(rows.payloads.data)
+
+    def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the places of some ids, -1 for those that the run does not have."""
+        if self.n == 0:
+            return np.full(len(ids), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._rows.ids, ids), self.n - 1)
+        return np.where(self._rows.ids[places] == ids, places, -1)
+
+    def payload(self, place: int) -> bytes:
+        """Return the payload of one place."""
+        return self._rows.payloads[place] if self._rows.payloads is not None else b""
+
+    def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the ids of some places."""
+        return self._rows.ids[places]
+
+    def codes(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the codes at some places, in the engine's bit order."""
+        return self._rows.codes[places]
+
+    def rows(self, places: NDArray[np.int64]) -> Rows:
+        """Return the items at some places."""
+        return self._rows if len(places) == self.n else self._rows.take(places)
+
+    def part(self, dead: NDArray[np.uint8] | None, dead_count: int) -> Part:
+        """Return what the engine searches, without the places in a bitmap."""
+        if self._index is None or self._places is None:
+            rows = self._rows
+            index = Index.build(rows.codes, self._settings.bits, rows.ids, tables="none", reorder=False, threads=1)
+            self._places, self._index = np.argsort(index.ids), index
+        if dead is None:
+            return Part(self._index)
+        gone = np.zeros(self.n, dtype=np.uint8)
+        gone[self._places] = np.unpackbits(dead, count=self.n, bitorder="little")
+        return Part(self._index, np.packbits(gone, bitorder="little"), dead_count)
 
 
 class Live:
     """A segment without the items that are gone. Immutable: killing more gives another."""
 
-    def __init__(self, segment: Segment, dead: NDArray[np.uint8] | None = None, number: int | None = None) -> None:
+    def __init__(
+        self, segment: Segment | Run, dead: NDArray[np.uint8] | None = None, number: int | None = None
+    ) -> None:
         """``dead``: a bitmap by place; ``number``: of a sealed segment."""
         self.segment = segment
         self.dead = dead
@@ -171,4 +233,4 @@ class Live:
     @property
     def part(self) -> Part:
         """What the engine searches."""
-        return Part(self.segment.index, self.dead, self.dead_count)
+        return self.segment.part(self.dead, self.dead_count)

@@ -2,14 +2,17 @@
 
 A subclass says where bytes go: :meth:`SegmentedStore._save` and :meth:`SegmentedStore._install`.
 
-Locks, in the order in which they may be taken: ``_maintaining`` (one seal or merge at a time), ``_writing`` (one commit
-at a time), ``_state`` (the contents; held shortly, so that searches never wait for the disk).
+Locks, in the order in which they may be taken: ``_closing``, ``_maintaining`` (one seal or merge at a time),
+``_writing`` (one commit at a time), ``_state`` (the contents; held shortly, so that searches never wait for the disk),
+``_wake`` (what the background thread has to do).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,12 +30,18 @@ log = logging.getLogger("whamming.storage")
 ASYNC_SECONDS = 0.05
 """After so long, ``async`` writes are on disk."""
 
+GATHER_SECONDS = 0.002
+"""A commit waits at most so long for other threads, if they have been writing within RECENT_SECONDS: one wait for the disk
+then serves them all. A thread that writes alone never waits."""
+RECENT_SECONDS = 0.05
+
 
 class _Ticket:
     """A write that waits for its group's commit."""
 
     def __init__(self, batch: WriteBatch) -> None:
         self.batch = batch
+        self.thread = threading.get_ident()
         self.done = False
         self.error: BaseException | None = None
 
@@ -45,11 +54,14 @@ class SegmentedStore:
         self.settings = settings
         self.read_only = read_only
         self._contents = contents
+        self._closing = threading.Lock()
         self._maintaining = threading.Lock()
         self._writing = threading.Lock()
         self._state = threading.RLock()
-        self._queueing = threading.Lock()
+        self._queueing = threading.Condition()
+        self._leading = False  # a thread is about to commit for the others
         self._queue: list[_Ticket] = []
+        self._writers: dict[int, float] = {}  # threads that wrote lately, and when
         self._unsaved: list[WriteBatch] = []
         self._closed = False
         self._wake = threading.Condition()
@@ -99,14 +111,40 @@ class SegmentedStore:
             self._write_async(batch)
         else:
             ticket = _Ticket(batch)
-            with self._queueing:
-                self._queue.append(ticket)
-            with self._writing:  # whoever comes first commits for all that have queued up meanwhile
-                if not ticket.done:
-                    self._commit()
+            self._commit_with_others(ticket)
             if ticket.error is not None:
                 raise ticket.error
         self._maintain_soon()
+
+    def _commit_with_others(self, ticket: _Ticket) -> None:
+        """Return when a write is done: by the commit of another thread, or by our own for all that have queued up."""
+        with self._queueing:
+            self._queue.append(ticket)
+            while self._leading and not ticket.done:
+                self._queueing.wait()
+            if ticket.done:
+                return
+            self._leading = True
+        try:
+            with self._writing:
+                if not ticket.done:
+                    self._gather()
+                    with contextlib.suppress(Exception):  # the tickets carry it
+                        self._commit()
+        finally:
+            with self._queueing:
+                self._leading = False
+                self._queueing.notify_all()
+
+    def _gather(self) -> None:
+        """Wait a moment for the other threads that have been writing, so that they share this commit."""
+        now = time.monotonic()
+        self._writers = {thread: last for thread, last in self._writers.items() if now - last < RECENT_SECONDS}
+        with self._queueing:
+            self._writers |= dict.fromkeys((ticket.thread for ticket in self._queue), now)
+        end = now + GATHER_SECONDS
+        while len(self._queue) < len(self._writers) and time.monotonic() < end:
+            time.sleep(GATHER_SECONDS / 20)
 
     def _write_async(self, batch: WriteBatch) -> None:
         with self._writing, self._state:
@@ -119,7 +157,7 @@ class SegmentedStore:
             self._wake.notify_all()
 
     def _commit(self) -> None:
-        """Save all that is queued or unsaved. Called with ``_writing`` held."""
+        """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
         with self._queueing:
             tickets, self._queue = self._queue, []
         batches = [*self._unsaved, *(ticket.batch for ticket in tickets)]
@@ -128,12 +166,10 @@ class SegmentedStore:
         try:
             self._check_writable()
             self._save(batches)
-        except Exception as error:
+        except BaseException as error:
             for ticket in tickets:
                 ticket.error, ticket.done = error, True
-            if not tickets:
-                raise
-            return
+            raise
         self._commits += 1
         self._unsaved = []
         with self._state:
@@ -161,9 +197,10 @@ class SegmentedStore:
         with self._maintaining:
             self._seal(None)
             with self._state:
-                sealed = self._contents.sealed
-            groups = _groups(sealed, self._most_rows())
-            for done, group in enumerate(groups):
+                groups = _groups(self._contents.sealed, self._most_rows())
+            for done, numbers in enumerate([{part.number for part in group} for group in groups]):
+                with self._state:  # as they are now: installing the last merge has opened all segments anew
+                    group = [part for part in self._contents.sealed if part.number in numbers]
                 if len(group) > 1 or group[0].dead_count:
                     self._merge(group, progress and _within(progress, done, len(groups)))
 
@@ -173,14 +210,13 @@ class SegmentedStore:
             with self._state:
                 runs = self._contents.freeze()
                 self._mark()
-        if not runs:
-            if self._delta_to_drop():
-                with self._writing, self._state:
-                    self._contents.settle()
-                    self._install((), None, None, seals=True)
-            return
-        self._replace(runs, progress, seals=True)
-        self._seals += 1
+        if runs:
+            self._replace(runs, progress, seals=True)
+            self._seals += 1
+        elif self._delta_to_drop():
+            self._install_settled((), None, None, seals=True)
+        with self._state:
+            self._contents.forget_frozen()
 
     def _mark(self) -> None:
         """Remember up to where the delta is about to be sealed. Called with ``_writing`` held."""
@@ -195,16 +231,21 @@ class SegmentedStore:
 
     def _replace(self, parts: Sequence[Live], progress: Progress | None, *, seals: bool) -> None:
         rows = Rows.concatenate([part.rows() for part in parts])
-        new = Segment.build(self.settings, rows, sealed=True, progress=progress) if len(rows) else None
+        new = Segment.build(self.settings, rows, progress=progress) if len(rows) else None
         del rows
         point("built")
         number = self._store(new) if new is not None else None
         point("stored")
-        with self._writing, self._state:
-            self._check_open()
-            self._contents.settle()
-            self._install(parts, new, number, seals=seals)
+        self._install_settled(parts, new, number, seals=seals)
         point("installed")
+
+    def _install_settled(self, old: Sequence[Live], new: Segment | None, number: int | None, *, seals: bool) -> None:
+        with self._writing:
+            self._commit()  # what dies in segments for the sake of a write must not be saved before the write
+            with self._state:
+                self._check_open()
+                self._contents.settle()
+                self._install(old, new, number, seals=seals)
 
     def _maintain_soon(self) -> None:
         with self._state:
@@ -215,7 +256,7 @@ class SegmentedStore:
         with self._wake:
             self._wanted = True
             self._wake.notify_all()
-            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA):
+            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA) and not self._closed:
                 self._wake.wait(timeout=10)  # the delta must not outgrow memory: wait for a seal
 
     def _ensure_background(self) -> None:
@@ -304,21 +345,23 @@ class SegmentedStore:
 
     def close(self) -> None:
         """Finish what is under way and let go of everything."""
-        with self._wake:
+        with self._closing:
             if self._closed:
                 return
-            background = self._background
-        try:
-            if not self.read_only:
-                self.flush()
-        finally:
-            with self._wake:
-                self._closed = True
-                self._wake.notify_all()
-            if background is not None:
-                background.join()
-            with self._maintaining, self._writing, self._state:
-                self._release()
+            try:
+                with self._writing:  # no write may come between the last commit and the end
+                    try:
+                        if not self.read_only:
+                            self._commit()
+                    finally:
+                        with self._wake:
+                            self._closed = True
+                            self._wake.notify_all()
+            finally:
+                if self._background is not None:
+                    self._background.join()
+                with self._maintaining, self._writing, self._state:
+                    self._release()
 
     def _release(self) -> None:
         """Let go of everything. Called once, with all locks held."""

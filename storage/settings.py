@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -22,9 +23,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1), axis=1, bitorder="little")[:, 0]
 
 
+def is_name(name: str) -> bool:
+    """Tell whether an index may have a name: 1 to 128 letters, digits, ``.``, ``_`` and ``-``, no sign first."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
-    """Return a name that an index may have: 1 to 128 letters, digits, ``.``, ``_`` and ``-``, no sign first."""
-    if not _NAME.fullmatch(name):
+    """Return a name that an index may have."""
+    if not is_name(name):
         raise InvalidArgumentError(
             f"index name {name!r}; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
         )
@@ -49,6 +55,10 @@ class IndexSettings:
 
     def __post_init__(self) -> None:
         """Refuse what no index can be."""
+        try:
+            object.__setattr__(self, "bits", operator.index(self.bits))
+        except TypeError:
+            raise InvalidArgumentError(f"bits = {self.bits!r}; it must be a whole number") from None
         check_bits(self.bits)
         for name, choices in (("bit_order", BitOrder), ("tables", Tables), ("buckets", Buckets)):
             check_choice(name, getattr(self, name), get_args(choices))

@@ -1,0 +1,160 @@
+"""A process that writes until it is killed, and says of every operation when it has returned.
+
+Its operations follow from seed, cycle and lane, so the process that kills it knows them without being told. Each lane
+is a thread with ids of its own; what a kill leaves of a lane must be a prefix of its operations.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import numpy as np
+
+import whamming
+from tests.storage.bad_days_items import Ids, codes_of, payloads_of
+from whamming.storage import faults, maintenance
+from whamming.storage.rows import WriteBatch
+from whamming.storage.segmented import SegmentedStore
+from whamming.storage.settings import Durability
+
+INDEX = "torture"
+LANES = 3
+HOT = 1500
+"""Ids below it are written often, so that items are replaced in all stages of their lives."""
+SEAL_ROWS = 300
+SIZES = (1, 1, 2, 8, 40, 150)
+DONE = struct.Struct("<BI")
+"""A lane, and how many of its operations have returned."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that a lane does. All that it writes has the same version."""
+
+    kind: Literal["write", "flush", "seal", "compact"]
+    version: int
+    upserts: Ids
+    deletes: Ids
+    durability: Durability = "fsync"
+
+    @property
+    def makes_durable(self) -> bool:
+        """When it has returned, it and everything before it survives a kill."""
+        return self.kind != "write" or self.durability == "fsync"
+
+    def effects(self) -> Iterator[tuple[int, int]]:
+        """Return what it changes: ids and their new versions."""
+        yield from ((id_, 0) for id_ in self.deletes.tolist())
+        yield from ((id_, self.version) for id_ in self.upserts.tolist())
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a writer is told."""
+
+    path: str
+    seed: int
+    cycle: int
+    universe: int
+    """Ids are below it."""
+    compacts: bool
+    point: str | None
+    """Where to die; None: to be killed from outside."""
+    passes: int
+    """The how manieth time to die there."""
+
+    def operations(self, lane: int) -> Iterator[Operation]:
+        """Return what a lane does, without end."""
+        rng = np.random.default_rng([self.seed, self.cycle, lane])
+        none = np.empty(0, dtype=np.uint64)
+        number = 0
+
+        def ids() -> Ids:
+            size = int(rng.choice(SIZES))
+            most = min(HOT, self.universe) if rng.random() < 0.7 else self.universe
+            return rng.integers(0, most // LANES, size).astype(np.uint64) * np.uint64(LANES) + np.uint64(lane)
+
+        while True:
+            version = (self.cycle + 1) << 32 | number
+            number += 1
+            dice = rng.random()
+            if lane == 0 and number == 6 and self.compacts:
+                yield Operation("compact", version, none, none)
+            elif lane == 0 and dice < 0.05:
+                yield Operation("seal", version, none, none)
+            elif dice < 0.1:
+                yield Operation("flush", version, none, none)
+            else:
+                kind = rng.random()
+                durability: Durability = "async" if rng.random() < 0.4 else "fsync"
+                upserts, deletes = ids(), ids()
+                yield Operation(
+                    "write", version, upserts if kind < 0.8 else none, deletes if kind > 0.6 else none, durability
+                )
+
+    def first(self, lane: int, count: int) -> list[Operation]:
+        """Return a lane's first operations."""
+        return list(islice(self.operations(lane), count))
+
+
+class _Dying:
+    """A hook that kills its process at the n-th pass of a point."""
+
+    def __init__(self, name: str, passes: int) -> None:
+        self._name = name
+        self._left = passes
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        if name == self._name:
+            with self._lock:
+                self._left -= 1
+                if self._left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write(job: Job, done: Connection) -> None:
+    """Do a job. Does not return unless something is wrong."""
+    vars(maintenance).update(SEAL_ROWS=SEAL_ROWS)
+    if job.point is not None:
+        faults.hook = _Dying(job.point, job.passes)
+    index = whamming.open(job.path, wait=5).index(INDEX)
+    store = index.store
+    assert isinstance(store, SegmentedStore)
+    failed = threading.Event()
+
+    def run(lane: int) -> None:
+        try:
+            for number, operation in enumerate(job.operations(lane), 1):
+                if operation.kind == "write":
+                    upserts = operation.upserts
+                    batch = WriteBatch.of(
+                        index.settings,
+                        upserts,
+                        codes_of(upserts, operation.version),
+                        payloads_of(len(upserts), operation.version),
+                        operation.deletes,
+                    )
+                    index.write(batch, operation.durability)
+                elif operation.kind == "flush":
+                    store.flush()
+                elif operation.kind == "seal":
+                    index.seal()
+                else:
+                    index.compact()
+                done.send_bytes(DONE.pack(lane, number))
+        finally:
+            failed.set()
+
+    threads = [threading.Thread(target=run, args=(lane,), daemon=True) for lane in range(LANES)]
+    for thread in threads:
+        thread.start()
+    failed.wait()
