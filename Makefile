@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml $(shell find native storage clients -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' | grep -v '/_[a-z]*\.c$$')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo test check bench paper soak format clean dist
+.PHONY: help demo test check bench bench-storage torture paper soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -24,7 +24,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
-	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.native -m tests.conftest -m tests.test_readme
+	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.native -p tests.storage -m tests.conftest -m tests.test_readme
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
 	$(MAKE) sanitize
@@ -34,8 +34,15 @@ format: $(BUILD)/checked-with ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
-bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss; writes build/bench/
+bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss, and LMDB against RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py
+	$(BIN)/python tests/bench/storage.py search
+
+bench-storage: $(BUILD)/benched-with ## search from LMDB and RAM, ingest, group commit, rewriting, more than memory
+	$(BIN)/python tests/bench/storage.py
+
+torture: $(BUILD)/tested-with ## kill the writer a thousand times and look for what is lost
+	$(BIN)/python -m tests.storage.torture --cycles 1000 --rows 1000000
 
 paper: $(BUILD)/benched-with ## the paper's tables next to ours
 	$(BIN)/python tests/bench/paper.py

@@ -146,6 +146,8 @@ class LmdbStore(SegmentedStore):
             self._file = _File.shared(path, read_only=read_only)
         self._sequence = self._sealing = self._generation = self._txnid = 0
         with _errors(path):
+            if not read_only:  # shows LMDB a commit whose writer died before it could announce it: readers see none yet
+                self._file.env.begin(write=True).abort()
             contents = self._load(check=read_only)
         super().__init__(contents.settings, contents, read_only=read_only)
         if not read_only:
@@ -234,12 +236,12 @@ class LmdbStore(SegmentedStore):
         before = self._contents.sealed, self._contents.frozen
         self._contents.replace(old, new, number)
         try:
-            self._install_in_file([part.number for part in old if part.number is not None], seals=seals)
+            self._install_in_file([part.number for part in old if part.number is not None], new, seals=seals)
         except BaseException:
             self._contents.sealed, self._contents.frozen = before
             raise
 
-    def _install_in_file(self, replaced: Sequence[int], *, seals: bool) -> None:
+    def _install_in_file(self, replaced: Sequence[int], new: Segment | None, *, seals: bool) -> None:
         sealed = self._contents.sealed
         manifest = dict(self._manifest)
         manifest["generation"] += 1
@@ -262,6 +264,8 @@ class LmdbStore(SegmentedStore):
         self._generation = manifest["generation"]
         try:
             group = _SegmentSet(self._file)
+            if new is not None:
+                new.forget()  # its copy in the file takes over: there is no need to have both in memory
             self._contents.remap(group.segments([part.number for part in sealed if part.number is not None]))
         except lmdb.ReadersFullError:
             log.warning("%s: too many snapshots are in use; the new segment stays in memory meanwhile", self._path)

@@ -106,7 +106,7 @@ class Rows:
 
 
 def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
-    """Return ids as ``uint64 [n]``, or say what is wrong with them."""
+    """Return ids as ``uint64 [n]``, the caller's no more, or say what is wrong with them."""
     array = np.asarray(ids)
     if array.size == 0:
         return np.empty(0, dtype=np.uint64)
@@ -124,7 +124,7 @@ def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
     if array.dtype.kind == "i" and array.min() < 0:
         row = int(np.flatnonzero(array < 0)[0])
         raise InvalidArgumentError(f"id {array[row]} of row {row}; ids are 0 to 2**64 - 1")
-    return np.ascontiguousarray(array, dtype=np.uint64)
+    return np.array(array, dtype=np.uint64)
 
 
 @dataclass(frozen=True)

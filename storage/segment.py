@@ -64,6 +64,10 @@ class Segment:
             arrays |= {"payload_ends": payloads.ends.astype("<u8"), "payload_data": payloads.data}
         return cls(arrays)
 
+    def forget(self) -> None:
+        """Let go of the arrays, which nobody may be using."""
+        del self.index, self._arrays
+
     @property
     def arrays(self) -> dict[str, memoryview]:
         """All arrays as flat buffers."""

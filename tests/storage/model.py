@@ -11,7 +11,7 @@ from tests.native.oracle import Codes, Floats, Ids, Truth, truth
 from whamming.native import Costs, Plan, View
 from whamming.storage import IndexSettings, Snapshot
 
-ABSENT = np.array([3, 2**33 + 1, 2**63 + 1, 2**64 - 2], dtype=np.uint64)
+ABSENT = np.array([7777, 2**33 + 1, 2**63 + 1, 2**64 - 2], dtype=np.uint64)
 """Ids that no test writes."""
 
 
