@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args, overload
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from whamming.native.view import View
 
 Plan = Literal["auto", "probe", "sweep"]
+Payloads = Callable[[NDArray[np.uint64]], Sequence[bytes]]
+"""From ids to what is kept with them."""
 StopReason = Literal["more", "exhausted", "budget", "cancelled"]
 
 UNLIMITED: Final = 2**64 - 1
@@ -180,6 +182,7 @@ class Cursor:
         radius: float | None,
         plan: Plan,
         after: tuple[float, int] | None = None,
+        payloads: Payloads | None = None,
     ) -> None:
         """Start the search; prefer :meth:`View.cursor` or :meth:`Index.cursor`."""
         handle = ffi.new("wh_cursor **")
@@ -188,6 +191,7 @@ class Cursor:
         self._view = view  # keeps the arrays alive
         self._handle: Any = ffi.gc(handle[0], lib.wh_cursor_close)
         self._left = k
+        self._payloads = payloads
         self._pending: list[Hit] = []
         self._chunk = 1
         self.stop: StopReason = "more"
@@ -275,7 +279,8 @@ class Cursor:
         if not self._pending:
             ids, distances = self.next(self._chunk, eager=True)
             self._chunk = min(2 * self._chunk, _CHUNK)
-            self._pending = [Hit(i, d) for i, d in zip(ids.tolist(), distances.tolist(), strict=True)][::-1]
+            kept = [b""] * len(ids) if self._payloads is None else self._payloads(ids)
+            self._pending = [Hit(*hit) for hit in zip(ids.tolist(), distances.tolist(), kept, strict=True)][::-1]
             if not self._pending:
                 raise StopIteration
         return self._pending.pop()

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from whamming.native._engine import ffi, lib
 from whamming.native.costs import Costs
-from whamming.native.cursor import UNLIMITED, BatchStats, Budget, Cursor, Plan, Stats, check_plan, describe_searches
+from whamming.native.cursor import (
+    UNLIMITED,
+    BatchStats,
+    Budget,
+    Cursor,
+    Payloads,
+    Plan,
+    Stats,
+    check_plan,
+    describe_searches,
+)
 from whamming.native.errors import InvalidArgumentError, check
 
 if TYPE_CHECKING:
@@ -158,10 +168,12 @@ class View:
         plan: Plan = "auto",
         *,
         after: tuple[float, int] | None = None,
+        payloads: Payloads | None = None,
     ) -> Cursor:
         """Start a search of one query whose hits are handed out as they are proven.
 
         ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
+        ``payloads``: gives the payloads of ids, for the hits that iterating yields.
         """
         self._check_costs(costs)
         if len(costs) != 1:
@@ -169,7 +181,8 @@ class View:
         if k is not None and not 0 <= k < 2**63:
             raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
         check_plan(plan, self._without_tables)
-        return Cursor(self, costs, k=UNLIMITED if k is None else k, radius=radius, plan=plan, after=after)
+        wanted = UNLIMITED if k is None else k
+        return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
 
     def _check_costs(self, costs: Costs) -> None:
         if costs.bits != self.bits:

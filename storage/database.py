@@ -56,6 +56,7 @@ FORMAT: Final = 1
 _MARK: Final = "whamming.json"
 _LOCK: Final = "writer.lock"
 MEMORY: Final = ":memory:"
+DEFAULT_STORE: Final = "lmdb"
 
 Mode = Literal["w", "r"]
 
@@ -74,7 +75,8 @@ def open_database(
     ----------
     path : a directory, made if it is missing; or ``":memory:"``.
     mode : ``"w"``: read and write, for one process at a time; ``"r"``: read, for any number of processes.
-    store : the kind of store; by default ``"lmdb"`` on disk and ``"ram"`` in memory.
+    store : the kind of store of a new database; by default ``"lmdb"`` on disk and ``"ram"`` in memory. A database that
+        exists knows its own.
     wait : seconds to wait for another writer to finish before :class:`WriterBusyError` is raised.
     create : make the directory if it is missing.
     """
@@ -83,33 +85,40 @@ def open_database(
         if mode == "r":
             raise InvalidArgumentError("mode = 'r' of ':memory:'; there is nothing to read, open it with mode='w'")
         return Database(None, store or "ram", read_only=False)
-    return Database(_prepare(Path(path), mode, create), store or "lmdb", read_only=mode == "r", wait=wait)
+    kept_in = _prepare(Path(path), mode, create, store)
+    return Database(Path(path), kept_in, read_only=mode == "r", wait=wait)
 
 
-def _prepare(path: Path, mode: Mode, create: bool) -> Path:
-    """Return the path of a directory that is ours, made if need be."""
+def _prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
+    """Make sure that a directory is ours, made if need be; returns the kind of store that it has."""
     mark = path / _MARK
     try:
         if mark.exists():
             values = json.loads(mark.read_text(encoding="utf-8"))
             if not isinstance(values, dict) or not isinstance(values.get("format"), int):
                 raise FormatError(f"{mark} does not say what format the database has; restore it from a backup")
+            kept_in = values.get("store", DEFAULT_STORE)
             if values["format"] > FORMAT:
                 raise FormatError(
                     f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming"
                 )
-            return path
+            if store not in (None, kept_in):
+                raise FormatError(f"{path} is kept in the store {kept_in!r}, not {store!r}; leave the store out")
+            return str(kept_in)
         if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
             raise FormatError(f"{path} is not a Whamming database: it has no {_MARK}; give an empty or a new directory")
         if mode == "r" or not create:
             raise NotFoundError(f"there is no database at {path}; open it with mode='w' to make one")
+        kept_in = store or DEFAULT_STORE
+        if not backend(kept_in).persistent:
+            raise InvalidArgumentError(f"store = {kept_in!r} keeps nothing in {path}; open ':memory:' instead")
         path.mkdir(parents=True, exist_ok=True)
-        _write_mark(mark)
-    except ValueError as error:  # neither UTF-8 nor JSON
+        _write_mark(mark, kept_in)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be opened: {error}") from error
-    return path
+    return kept_in
 
 
 def _is_foreign(path: Path) -> bool:
@@ -118,10 +127,10 @@ def _is_foreign(path: Path) -> bool:
     return not path.name.startswith(f".{_MARK}.") and path.name != "lost+found"
 
 
-def _write_mark(mark: Path) -> None:
+def _write_mark(mark: Path, store: str) -> None:
     part = mark.with_name(f".{_MARK}.{uuid.uuid4().hex}.new")
     with part.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"format": FORMAT}) + "\n")
+        file.write(json.dumps({"format": FORMAT, "store": store}) + "\n")
         file.flush()
         os.fsync(file.fileno())
     try:
@@ -141,11 +150,10 @@ class Database:
         """Open one; prefer :func:`whamming.open`."""
         self.path = path
         self.read_only = read_only
+        self._store = store
         self._backend = backend(store)
         if path is None and self._backend.persistent:
             raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' has none")
-        if path is not None and not self._backend.persistent:
-            raise InvalidArgumentError(f"store = {store!r} keeps nothing in {path}; open ':memory:' instead")
         self._open: dict[str, StoredIndex] = {}
         self._pinned: dict[str, int] = {}
         """The directories of indexes open for reading, which tell whether the writer has dropped them since."""
@@ -256,7 +264,8 @@ class Database:
         names = self.list_indexes()
         new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")  # so that half a backup never looks whole
         try:
-            _prepare(new, "w", create=True)
+            kept_in = self._store if self._backend.persistent else DEFAULT_STORE
+            _prepare(new, "w", True, kept_in)
             for name in names:
                 self.index(name).store.backup(new / name)
             _sync_directory(new)
@@ -397,7 +406,8 @@ class StoredIndex:
         if not costs.single:
             raise InvalidArgumentError(f"search takes one query, these are {len(costs)}; use search_batch")
         snapshot = self.store.snapshot()
-        return Search(snapshot, snapshot.view.cursor(costs, k, radius, plan, after=after), payloads)
+        fetch = snapshot.payloads if payloads else None
+        return Search(snapshot, snapshot.view.cursor(costs, k, radius, plan, after=after, payloads=fetch))
 
     def search_batch(
         self,
@@ -443,11 +453,10 @@ class StoredIndex:
 class Search:
     """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
 
-    def __init__(self, snapshot: Snapshot, cursor: Cursor, payloads: bool) -> None:
+    def __init__(self, snapshot: Snapshot, cursor: Cursor) -> None:
         """Start; prefer :meth:`StoredIndex.search`."""
         self._snapshot = snapshot
         self._cursor = cursor
-        self._payloads = payloads
 
     def __enter__(self) -> Self:
         """Return the search itself."""
@@ -463,10 +472,7 @@ class Search:
 
     def __next__(self) -> Hit:
         """Return the next hit, as soon as it is proven."""
-        hit = next(self._cursor)
-        if self._payloads:
-            hit = hit._replace(payload=self._snapshot.payloads(np.array([hit.id], dtype=np.uint64))[0])
-        return hit
+        return next(self._cursor)
 
     def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out."""

@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
-from weakref import WeakValueDictionary
 
 import lmdb
 
@@ -68,15 +67,20 @@ _CHECKS = 5
 
 
 class _File:
-    """An open LMDB environment, closed when the store and everything read from it are gone.
+    """An open LMDB environment, closed when its last user lets go of it: stores, and everything read from them.
 
     A process may open a file only once, so whoever opens it again shares it: see :meth:`shared`.
     """
 
-    _opened: ClassVar[WeakValueDictionary[tuple[int, int, int], _File]] = WeakValueDictionary()
-    _opening: ClassVar = threading.Lock()
+    _opened: ClassVar[dict[tuple[int, int, int], _File]] = {}
+    # The garbage collector may end users at any time, in a thread that has the lock: so it is one that a thread may
+    # take twice, and users are a set, which changes in one step.
+    _lock: ClassVar = threading.RLock()
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
+    def __init__(self, key: tuple[int, int, int], path: Path, *, read_only: bool) -> None:
+        self._key = key
+        self._users: set[int] = set()
+        self._closed = False
         self.read_only = read_only
         lock = not read_only or os.access(path / "lock.mdb", os.W_OK) or os.access(path, os.W_OK)
         self.env = lmdb.open(
@@ -86,25 +90,40 @@ class _File:
             create=not read_only,
             lock=lock,
             max_readers=MAX_READERS,
-            meminit=False,
             lib_version=0,
         )
 
     @classmethod
-    def shared(cls, path: Path, *, read_only: bool) -> _File:
+    def shared(cls, path: Path, user: object, *, read_only: bool) -> _File:
         """Return the file at ``path``, opened now or before: by a reader beside the writer, or by a store that was
         closed since but has a snapshot in use."""
         status = (path / "data.mdb").stat()
         key = os.getpid(), status.st_dev, status.st_ino
-        with cls._opening:
+        with cls._lock:
             file = cls._opened.get(key)
-            if file is None:
-                file = cls._opened[key] = cls(path, read_only=read_only)
-        if file.read_only and not read_only:
-            raise StorageError(
-                f"{path} is in use for reading in this process; close that and let go of its snapshots, then open it"
-            )
-        return file
+            if file is not None and file.read_only and not read_only:
+                raise StorageError(
+                    f"{path} is in use for reading in this process; close that and let go of its snapshots first"
+                )
+            if file is not None:
+                file.hold(user)
+            if file is None or file._closed:
+                file = cls._opened[key] = cls(key, path, read_only=read_only)
+                file.hold(user)
+            return file
+
+    def hold(self, user: object) -> None:
+        """Keep the file open until the user releases it."""
+        self._users.add(id(user))
+
+    def release(self, user: object) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._users.discard(id(user))
+            if not self._users and not self._closed:
+                self._closed = True
+                self._opened.pop(self._key, None)
+                self.env.close()
 
 
 class _SegmentSet:
@@ -112,11 +131,14 @@ class _SegmentSet:
 
     def __init__(self, file: _File) -> None:
         self._file = file
-        self.txn: Any = file.env.begin(buffers=True)
+        file.hold(self)
+        self.txn: Any = None
+        self.txn = file.env.begin(buffers=True)
 
     def __del__(self) -> None:
-        if hasattr(self, "txn"):
+        if self.txn is not None:
             self.txn.abort()
+        self._file.release(self)
 
     def segments(self, numbers: Sequence[int]) -> dict[int, Segment]:
         """Open segments in place."""
@@ -143,17 +165,21 @@ class LmdbStore(SegmentedStore):
         with _errors(path):
             if not read_only:
                 _check(path)
-            self._file = _File.shared(path, read_only=read_only)
+            self._file = _File.shared(path, self, read_only=read_only)
         self._sequence = self._sealing = self._generation = self._txnid = 0
-        with _errors(path):
-            if not read_only:  # shows LMDB a commit whose writer died before it could announce it: readers see none yet
-                self._file.env.begin(write=True).abort()
-            contents = self._load(check=read_only)
-        super().__init__(contents.settings, contents, read_only=read_only)
-        if not read_only:
+        try:
             with _errors(path):
-                self._file.env.reader_check()
-                self._remove_orphans()
+                if not read_only:
+                    # Shows LMDB a commit whose writer died before it could announce it: readers see none yet.
+                    self._file.env.begin(write=True).abort()
+                contents = self._load(check=read_only)
+                super().__init__(contents.settings, contents, read_only=read_only)
+                if not read_only:
+                    self._file.env.reader_check()
+                    self._remove_orphans()
+        except BaseException:
+            self._file.release(self)
+            raise
 
     # -- reading the file -------------------------------------------------------------------------------------------
 
@@ -177,6 +203,7 @@ class LmdbStore(SegmentedStore):
         self._sequence = manifest["sealed"]
         self._txnid = txn.id()
         self._read_delta(txn, contents)
+        _check_keys(txn, manifest)
         return contents
 
     def _read_delta(self, txn: Any, contents: Contents) -> None:
@@ -208,11 +235,14 @@ class LmdbStore(SegmentedStore):
     def _save(self, batches: Sequence[WriteBatch]) -> None:
         point("before commit")
         with _errors(self._path), self._file.env.begin(write=True) as txn:
+            if next(_delta(txn, self._sequence + 1), None) is not None:  # of a commit that was interrupted when done
+                with self._state:
+                    self._read_delta(txn, self._contents)
             for number, batch in enumerate(batches, self._sequence + 1):
                 txn.put(delta_key(number), pack_delta(number, batch))
             point("in commit")
-        self._sequence += len(batches)
         point("after commit")
+        self._sequence += len(batches)
 
     def _mark(self) -> None:
         self._sealing = self._sequence
@@ -238,14 +268,18 @@ class LmdbStore(SegmentedStore):
         try:
             self._install_in_file([part.number for part in old if part.number is not None], new, seals=seals)
         except BaseException:
-            self._contents.sealed, self._contents.frozen = before
+            with self._file.env.begin() as txn:  # to know: an interrupt may come when it is done
+                self._manifest = _read_manifest(txn)
+            if self._manifest["generation"] == self._generation:
+                self._contents.sealed, self._contents.frozen = before
+            self._generation = self._manifest["generation"]
             raise
 
     def _install_in_file(self, replaced: Sequence[int], new: Segment | None, *, seals: bool) -> None:
         sealed = self._contents.sealed
         manifest = dict(self._manifest)
         manifest["generation"] += 1
-        manifest["next_segment"] += 1
+        manifest["next_segment"] += new is not None
         manifest["segments"] = [{"number": part.number, "items": part.segment.n} for part in sealed]
         if seals:
             manifest["sealed"] = self._sealing
@@ -260,15 +294,25 @@ class LmdbStore(SegmentedStore):
             for number in replaced:
                 _remove_segment(txn, number)
             point("in install")
+        point("after install")
         self._manifest = manifest
         self._generation = manifest["generation"]
         try:
             group = _SegmentSet(self._file)
+            segments = group.segments([part.number for part in sealed if part.number is not None])
             if new is not None:
                 new.forget()  # its copy in the file takes over: there is no need to have both in memory
-            self._contents.remap(group.segments([part.number for part in sealed if part.number is not None]))
+            self._contents.remap(segments)
         except lmdb.ReadersFullError:
             log.warning("%s: too many snapshots are in use; the new segment stays in memory meanwhile", self._path)
+
+    def _merge(self, parts: Sequence[Live], progress: Progress | None) -> None:
+        """Merge segments that are as they were written: under the checksums of a new one, damage would pass for sound."""
+        with _errors(self._path), self._file.env.begin(buffers=True) as txn:
+            for number in (part.number for part in parts if part.number is not None):
+                for name in SEGMENT_ARRAYS:
+                    check_array(txn.get(array_key(number, name)), number, name)
+        super()._merge(parts, progress)
 
     def _remove_orphans(self) -> None:
         """Remove the arrays of a segment that a crash kept from being installed."""
@@ -290,23 +334,29 @@ class LmdbStore(SegmentedStore):
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
-    def _held(self) -> _File:
-        """Return the file, which stays open for as long as it is held, whoever closes the index meanwhile."""
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[Any]:
+        """Keep the file open meanwhile, whoever closes the index."""
+        user = object()
         with self._state:
             self._check_open()
-            return self._file
+            self._file.hold(user)
+        try:
+            yield self._file.env
+        finally:
+            self._file.release(user)
 
     def _sizes(self) -> tuple[int, int]:
-        stat = self._held().env.stat()
+        with self._held() as env:
+            stat = env.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
         return (self._path / "data.mdb").stat().st_size, pages * stat["psize"]
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Check the pages' structure and every record's checksum."""
-        file = self._held()
         problems: list[str] = []
         checked = arrays = 0
-        with file.env.begin(buffers=True) as txn:
+        with self._held() as env, env.begin(buffers=True) as txn:
             try:
                 _check(self._path)
             except CorruptStoreError as error:
@@ -351,24 +401,24 @@ class LmdbStore(SegmentedStore):
 
     def backup(self, path: Path) -> None:
         """Copy the file as of now, without its free pages; writing goes on meanwhile."""
-        file = self._held()
-        if not self.read_only:
-            self.flush()
-        _make_directory(path)
-        with _errors(path):
-            file.env.copy(str(path), compact=True)
+        with self._held() as env:
+            if not self.read_only:
+                self.flush()
+            _make_directory(path)
+            with _errors(path):
+                env.copy(str(path), compact=True)
         _sync_directory(path)
 
     def _release(self) -> None:
         super()._release()
-        del self._file
+        self._file.release(self)
 
 
 def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None = None) -> None:
     """Make an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
     _make_directory(path)
     with _errors(path):
-        env = lmdb.open(str(path), map_size=MAP_SIZE, meminit=False, lib_version=0)
+        env = lmdb.open(str(path), map_size=MAP_SIZE, lib_version=0)
         try:
             manifest = {
                 "format": FORMAT,
@@ -431,6 +481,27 @@ def _read_manifest(txn: Any) -> dict[str, Any]:
     if record is None:
         raise FormatError("the file has no manifest; it is not an index of this program")
     return unpack_manifest(record)
+
+
+def _check_keys(txn: Any, manifest: dict[str, Any]) -> None:
+    """Refuse a record that nothing refers to: its key is damaged, so a write or a segment's dead items are not found.
+
+    Arrays of the next segment are no such thing: a seal that broke off has left them.
+    """
+    known = {segment["number"] for segment in manifest["segments"]}
+    for key in map(bytes, txn.cursor().iternext(values=False)):
+        sequence, number = sequence_of(key), segment_of(key)
+        if sequence is not None:
+            expected = sequence > manifest["sealed"]
+        elif number is None:
+            expected = key == MANIFEST_KEY
+        elif key == dead_key(number):
+            expected = number in known
+        else:
+            is_array = key[:-1] == array_key(number, SEGMENT_ARRAYS[0])[:-1]
+            expected = is_array and (number in known or number == manifest["next_segment"])
+        if not expected:
+            raise CorruptStoreError(f"a record has the unexpected key {key.hex()}; restore a backup")
 
 
 def _delta(txn: Any, first: int, last: int = 2**64 - 1) -> Iterator[tuple[int, Any]]:

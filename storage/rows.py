@@ -112,7 +112,7 @@ def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
         return np.empty(0, dtype=np.uint64)
     if array.ndim != 1:
         raise InvalidArgumentError(f"ids have shape {array.shape}; they must be a list, [n]")
-    if array.dtype.kind in "fO" and array is not ids:  # what numpy makes of a list with ids of 2**63 and more
+    if array.dtype.kind in "fO":  # what numpy makes of a list with ids of 2**63 and more
         values = np.array(ids, dtype=object)
         if all(isinstance(value, int | np.integer) for value in values):
             for row, value in enumerate(values):

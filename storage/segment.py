@@ -113,9 +113,15 @@ class Segment:
         return self.index.codes_at(places)
 
     def rows(self, places: NDArray[np.int64]) -> Rows:
-        """Return the items at some places."""
+        """Return the items at some places, given in increasing order."""
         payloads = self._payloads()
-        return Rows(self.ids(places), self.codes(places), payloads.take(places) if payloads is not None else None)
+        if payloads is not None:
+            ends = payloads.ends
+            bounds = np.stack([np.where(places > 0, ends[places - 1], 0), ends[places]], axis=1).ravel()
+            if len(bounds) and (bounds[-1] > len(payloads.data) or (bounds[1:] < bounds[:-1]).any()):
+                raise CorruptStoreError("payloads that overlap or lie outside of their array; verify the index")
+            payloads = payloads.take(places)
+        return Rows(self.ids(places), self.codes(places), payloads)
 
     def part(self, dead: NDArray[np.uint8] | None, dead_count: int) -> Part:
         """Return what the engine searches, without the places in a bitmap."""

@@ -31,8 +31,8 @@ ASYNC_SECONDS = 0.05
 """After so long, ``async`` writes are on disk."""
 
 GATHER_SECONDS = 0.002
-"""A commit waits at most so long for other threads, if they have been writing within RECENT_SECONDS: one wait for the disk
-then serves them all. A thread that writes alone never waits."""
+"""A commit waits at most so long for other threads, if they have been writing within RECENT_SECONDS: one wait for the
+disk then serves them all. A thread that writes alone never waits."""
 RECENT_SECONDS = 0.05
 
 
@@ -274,8 +274,8 @@ class SegmentedStore:
                 if self._closed:
                     return
                 wanted, self._wanted = self._wanted, False
-                if not wanted:
-                    self._wake.wait(timeout=ASYNC_SECONDS)
+                if not wanted:  # more writes may come: save them together
+                    self._wake.wait_for(lambda: self._closed or self._wanted, timeout=ASYNC_SECONDS)
             try:
                 self.flush()
                 if wanted:
@@ -299,6 +299,7 @@ class SegmentedStore:
             while True:
                 with self._state:
                     self._check_open()
+                    self._contents.settle()  # or what was deleted lately would not count
                     chosen = maintenance.choose_merge(self._contents.sealed, self._most_rows())
                 if not chosen:
                     return

@@ -1,8 +1,8 @@
 """Items in and out as numpy files, with a progress bar.
 
 ``items.npz`` holds ``ids``, ``codes`` and, where there are any, ``payload_ends`` and ``payload_data``, all at once.
-``codes.npy`` holds packed codes only, with the ids beside it in ``codes.ids.npy``; it is read and written piece by piece,
-for collections larger than memory, and leaves payloads out.
+``codes.npy`` holds packed codes only, with the ids beside it in ``codes.ids.npy``; it is read and written piece by
+piece, for collections larger than memory, and leaves payloads out.
 """
 
 from __future__ import annotations

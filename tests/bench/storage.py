@@ -37,7 +37,9 @@ OUT = datasets.ROOT / "build" / "bench"
 PLANS: tuple[Plan, ...] = ("auto", "probe", "sweep")
 
 
-def fill(index: StoredIndex, codes: NDArray[np.uint8], ids: NDArray[np.uint64] | None = None, batch: int = 10_000) -> None:
+def fill(
+    index: StoredIndex, codes: NDArray[np.uint8], ids: NDArray[np.uint64] | None = None, batch: int = 10_000
+) -> None:
     """Upsert codes in batches."""
     names = np.arange(len(codes), dtype=np.uint64) if ids is None else ids
     for first in range(0, len(codes), batch):
@@ -249,7 +251,10 @@ def larger_than_memory(directory: Path, count: int = 6_000_000, bits: int = 256)
 
 def make_cgroup(limit: int) -> Path | None:
     """Return a new cgroup with a limit of memory, or None."""
-    for root, name in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max")):
+    for root, name in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
         group = root / f"whamming-bench-{os.getpid()}"
         try:
             group.mkdir()
@@ -307,7 +312,11 @@ def main() -> None:
                 rows = search_times(directory, ["sift-itq64", "gist-itq32"], arguments.rounds)
                 results[part] = rows
                 text += ["ms per query through Python, k = 10, one thread:", "", table(rows[:3] + rows[4:7])]
-                text += ["A tenth in the delta and a tenth deleted, against a fresh index:", "", table([rows[3], rows[7]])]
+                text += [
+                    "A tenth in the delta and a tenth deleted, against a fresh index:",
+                    "",
+                    table([rows[3], rows[7]]),
+                ]
             else:  # a process of its own: its peak of memory is its own
                 command = [sys.executable, __file__, "--one", part, "--directory", str(directory)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)

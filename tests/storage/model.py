@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.native.oracle import Codes, Floats, Ids, Truth, truth
 from whamming.native import Costs, Plan, View
-from whamming.storage import IndexSettings, Snapshot
+from whamming.storage import BitOrder, IndexSettings, Snapshot
 
 ABSENT = np.array([7777, 2**33 + 1, 2**63 + 1, 2**64 - 2], dtype=np.uint64)
 """Ids that no test writes."""
@@ -40,11 +40,11 @@ class Model:
         for id_ in ids:
             self.items.pop(int(id_), None)
 
-    def packed(self, order: str) -> tuple[Ids, Codes]:
+    def packed(self, order: BitOrder) -> tuple[Ids, Codes]:
         ids = np.fromiter(self.items, dtype=np.uint64, count=len(self))
         bits = np.frombuffer(b"".join(code for code, _ in self.items.values()), dtype=np.uint8)
         width = (self.settings.bits + 7) // 8
-        codes = np.packbits(bits.reshape(len(self), self.settings.bits), axis=1, bitorder=order)  # type: ignore[arg-type]
+        codes = np.packbits(bits.reshape(len(self), self.settings.bits), axis=1, bitorder=order)
         return ids, codes.reshape(len(self), width)
 
     def answer(self, table: Floats) -> Truth:

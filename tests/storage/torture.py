@@ -34,7 +34,14 @@ from whamming.storage import StorageError, StoredIndex, segmented
 from whamming.storage.segment import SEGMENT_ARRAYS
 
 COMMIT_POINTS = ("before commit", "in commit", "after commit")
-SEGMENT_POINTS = ("built", "stored", *(f"stored {name}" for name in SEGMENT_ARRAYS), "in install", "installed")
+SEGMENT_POINTS = (
+    "built",
+    "stored",
+    *(f"stored {name}" for name in SEGMENT_ARRAYS),
+    "in install",
+    "after install",
+    "installed",
+)
 POINTS = (*COMMIT_POINTS, *SEGMENT_POINTS)
 """Where storage lets itself be killed: see :func:`points_in_storage`."""
 
@@ -151,7 +158,7 @@ class Torture:
     def run(self, kills: Iterable[Kill], *, verify_every: int = 50, aloud: bool = False) -> Summary:
         """Go through some cycles, with a reader beside; stops where a promise is broken."""
         started = time.perf_counter()
-        _processes.set_forkserver_preload(["tests.storage.torture"])
+        _processes.set_forkserver_preload(["tests.storage.bad_days_reader"])
         control, far_end = _processes.Pipe()
         arguments = (str(self._path), len(self._model), self._seed, far_end)
         reader = _processes.Process(target=bad_days_reader.read, args=arguments, daemon=True)

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -35,8 +36,8 @@ from whamming.storage import (
     StoreStats,
     VerifyReport,
     WriteBatch,
+    ram,
 )
-from whamming.storage import ram
 from whamming.storage.rows import Payloads
 from whamming.storage.store import Progress
 
@@ -57,6 +58,8 @@ class JournalStore:
         self._read_only = read_only
         self._closed = False
         self._lock = threading.Lock()
+        self._file: BinaryIO
+        self._end: int
         self._start()
         if not read_only:
             self._file.truncate(self._end)  # what a crash left of the last write
@@ -147,8 +150,9 @@ class JournalStore:
         self._replay()
 
     def _replay(self) -> None:
-        for self._end, batch in _records(self._path / _JOURNAL, self._end):
+        for end, batch in _records(self._path / _JOURNAL, self._end):
             self._memory.write(batch)
+            self._end = end
         self._file.seek(self._end)
 
     def _refresh(self) -> None:

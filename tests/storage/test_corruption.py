@@ -1,0 +1,108 @@
+"""Damaged files are noticed, or the damage does no harm. ``WHAMMING_DAMAGE`` says how many cases to go through."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import whamming
+from tests.storage import bad_days_damage as damage
+from tests.storage.bad_days_regions import Regions, regions_of
+from whamming.storage import CorruptStoreError
+from whamming.storage.records import array_key, dead_key, delta_key
+
+CASES = int(os.environ.get("WHAMMING_DAMAGE", "300"))
+KINDS = 17
+"""Of damage: two to whamming.json, two to data.mdb, and bits flipped in 13 regions of it."""
+
+
+def test_damage_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
+    summary = damage.run(tmp_path, CASES, seed=int(os.environ.get("WHAMMING_SEED", "0")))
+    print(summary)
+    assert summary.failures == []
+    assert sum(summary.seen.values()) == CASES
+    assert len(summary.kinds) == KINDS
+    assert summary.seen["nothing"]  # else the files had no byte to spare, or the answers were not compared
+    assert summary.seen["verify(), and wrong answers"]
+
+
+class Specimen:
+    """A database with a delta, and where the bytes of its file are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / damage.INDEX / "data.mdb"
+        damage.SPECIMENS[0].make(path)
+        self.sound = self.file.read_bytes()
+        self.regions: Regions = regions_of(self.sound)
+
+    def flip(self, place: int, bit: int) -> None:
+        """Damage one bit of the sound file."""
+        changed = bytearray(self.sound)
+        changed[place] ^= 1 << bit
+        self.file.write_bytes(changed)
+
+    def place_of(self, key: bytes) -> int:
+        """Return where a key is in the file."""
+        (place,) = (start for start, stop in self.regions["keys"] if self.sound[start:stop] == key)
+        return place
+
+    def place_in_array(self, name: str, segment: int = 1) -> int:
+        """Return where the contents of an array are in the file."""
+        kind = array_key(segment, name)[-1]
+        (place,) = (
+            stop
+            for start, stop in self.regions["array headers"]
+            if self.sound[start + 8 : start + 16] == segment.to_bytes(8, "little") and self.sound[start + 24] == kind
+        )
+        return place
+
+
+@pytest.fixture
+def specimen(tmp_path: Path) -> Specimen:
+    return Specimen(tmp_path / "database")
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_key_with_a_wrong_bit_hides_no_write_and_brings_no_deleted_item_back(
+    specimen: Specimen, mode: whamming.storage.database.Mode
+) -> None:
+    with whamming.open(specimen.path, mode="r") as database:
+        store = database.index(damage.INDEX).store
+        last = store._sequence  # type: ignore[attr-defined]
+        with_dead = [part.number for part in store._contents.sealed if part.dead_count]  # type: ignore[attr-defined]
+    assert with_dead
+    for key in (delta_key(last), *map(dead_key, with_dead)):
+        place = specimen.place_of(key)
+        for bit in (*range(8), *range(8 * len(key) - 16, 8 * len(key))):
+            specimen.flip(place + bit // 8, bit % 8)
+            with whamming.open(specimen.path, mode=mode) as database, pytest.raises(CorruptStoreError):
+                database.index(damage.INDEX)
+
+
+@pytest.mark.parametrize("name", ["codes", "ids", "payload_data"])
+def test_merging_does_not_cover_damage_up(specimen: Specimen, name: str) -> None:
+    specimen.flip(specimen.place_in_array(name), 0)
+    with whamming.open(specimen.path) as database:
+        index = database.index(damage.INDEX)
+        count = len(index)
+        with pytest.raises(CorruptStoreError, match=f"array {name} of segment 1 has checksum"):
+            index.compact()
+        assert len(index) == count
+        assert not index.verify().ok
+        index.upsert([1], index.get([0]).codes)  # life goes on
+        index.seal()
+    with whamming.open(specimen.path, mode="r") as database:
+        assert not database.verify()[damage.INDEX].ok
+
+
+def test_payloads_that_do_not_fit_are_refused_one_by_one_and_in_bulk(specimen: Specimen) -> None:
+    specimen.flip(specimen.place_in_array("payload_ends") + 8 * 200 + 6, 1)
+    with whamming.open(specimen.path, mode="r") as database:
+        index = database.index(damage.INDEX)
+        with pytest.raises(CorruptStoreError, match="payload of place"):
+            index.get(range(damage.ITEMS))
+        with pytest.raises(CorruptStoreError, match="payloads that overlap"):
+            list(index.snapshot().scan())

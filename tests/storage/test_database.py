@@ -1,0 +1,660 @@
+"""Databases: opening, naming, reading beside a writer, backing up, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+
+import whamming
+from tests.native.examples import make_codes
+from tests.native.oracle import Codes
+from tests.storage.conftest import STORES, Place
+from tests.storage.model import Model, check_items
+from whamming import Database, InvalidArgumentError, StorageError, WhammingError
+from whamming.storage import (
+    AlreadyExistsError,
+    ClosedError,
+    CorruptStoreError,
+    FormatError,
+    IndexSettings,
+    NotFoundError,
+    ReadOnlyError,
+    Snapshot,
+    WriterBusyError,
+)
+from whamming.storage.records import MANIFEST_KEY, pack_manifest, unpack_manifest
+
+BITS = 13
+
+
+def codes(n: int, seed: int = 0) -> Codes:
+    return make_codes("uniform", n, BITS, np.random.default_rng(seed))
+
+
+def fill(database: Database, name: str = "docs", n: int = 50) -> Model:
+    """Make an index with a segment, dead items and recent writes."""
+    index = database.create_index(name, BITS)
+    model = Model(index.settings)
+    payloads: list[bytes | None] = [b"%d" % i for i in range(n)]
+    index.upsert(range(n), codes(n), payloads)
+    model.upsert(range(n), codes(n), payloads)
+    index.seal()
+    index.delete([1, 2, 3])
+    model.delete([1, 2, 3])
+    index.upsert([n, n + 1], codes(2, 1))
+    model.upsert([n, n + 1], codes(2, 1))
+    return model
+
+
+# -- indexes by name -------------------------------------------------------------------------------------------------
+
+
+def test_indexes_are_made_listed_and_dropped(place: Place) -> None:
+    with place.open() as database:
+        assert database.list_indexes() == []
+        models = {name: fill(database, name, n) for name, n in (("b", 10), ("a", 20), ("c.d-e_F", 5))}
+        assert database.list_indexes() == ["a", "b", "c.d-e_F"]
+        for name, model in models.items():
+            assert database.index(name) is database.index(name)
+            check_items(database.index(name).snapshot(), model)
+        database.drop_index("a")
+        assert database.list_indexes() == ["b", "c.d-e_F"]
+        with pytest.raises(NotFoundError, match=r"there is no index 'a'; there are: b, c\.d-e_F"):
+            database.index("a")
+        again = database.create_index("a", 64)
+        assert (len(again), again.settings.bits) == (0, 64)
+    if place.persistent:
+        with place.open() as database:
+            assert database.list_indexes() == ["a", "b", "c.d-e_F"]
+            check_items(database.index("b").snapshot(), models["b"])
+
+
+def test_an_unknown_index_is_a_key_error_that_reads_well(place: Place) -> None:
+    with place.open() as database:
+        for use in (database.index, database.drop_index):
+            with pytest.raises(NotFoundError) as raised:
+                use("docs")
+            assert isinstance(raised.value, KeyError)
+            assert str(raised.value) == "there is no index 'docs'; there are: none"
+
+
+def test_an_index_that_exists(place: Place) -> None:
+    with place.open() as database:
+        index = database.create_index("docs", BITS, tables="multi")
+        assert database.create_index("docs", BITS, tables="multi", exist_ok=True) is index
+        for options in ({}, {"exist_ok": True, "tables": "single"}):
+            with pytest.raises(AlreadyExistsError, match=r"there is an index 'docs' already, with .*tables='multi'"):
+                database.create_index("docs", BITS, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "-a", "a b", "ü", "a\n", "x" * 129, 7, None])
+def test_a_bad_name_is_refused(place: Place, name: Any) -> None:
+    with place.open() as database:
+        uses: list[Callable[[], object]] = [lambda: database.create_index(name, 8), lambda: database.index(name)]
+        for use in uses:
+            with pytest.raises(InvalidArgumentError, match="use 1 to 128 letters, digits") as raised:
+                use()
+            assert repr(name) in str(raised.value)
+        with pytest.raises(NotFoundError):
+            database.drop_index(name)
+        assert database.list_indexes() == []
+
+
+def test_long_names_and_names_in_the_way(lasting: Place) -> None:
+    with lasting.open() as database:
+        database.create_index("x" * 128, 8)
+        for name in ("whamming.json", "writer.lock"):
+            with pytest.raises(AlreadyExistsError, match=f"in the way of an index '{name}'; choose another name"):
+                database.create_index(name, 8)
+        assert database.list_indexes() == ["x" * 128]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bits": 0}, "bits = 0; a code has 1 to 4096 bits"),
+        ({"bits": 4097}, "bits = 4097; a code has 1 to 4096 bits"),
+        ({"bits": -1}, "bits = -1"),
+        ({"bits": 8.0}, r"bits = 8\.0; it must be a whole number"),
+        ({"bits": "8"}, "bits = '8'; it must be a whole number"),
+        ({"bits": 8, "bit_order": "middle"}, "bit_order = 'middle'; choose one of .*'little', 'big'"),
+        ({"bits": 8, "tables": "double"}, "tables = 'double'; choose one of .*'single', 'multi', 'none'"),
+        ({"bits": 8, "buckets": "slow"}, "buckets = 'slow'; choose one of .*'compact', 'fast'"),
+        ({"bits": 8, "durability": "never"}, "durability = 'never'; choose one of .*'fsync', 'async'"),
+    ],
+)
+def test_bad_settings_are_refused(place: Place, settings: dict[str, Any], message: str) -> None:
+    with place.open() as database:
+        with pytest.raises(InvalidArgumentError, match=message):
+            database.create_index("docs", **settings)
+        assert database.list_indexes() == []
+
+
+def test_bits_may_be_an_integer_of_numpy(place: Place) -> None:
+    with place.open() as database:
+        assert database.create_index("docs", int(np.int64(64))).settings == IndexSettings(64)
+        assert database.create_index("more", np.int64(64)).settings == IndexSettings(64)  # type: ignore[arg-type]
+    if place.persistent:
+        with place.open() as database:
+            assert database.index("more").settings == IndexSettings(64)
+
+
+def test_threads_make_and_drop_indexes(place: Place) -> None:
+    errors: list[BaseException] = []
+    with place.open() as database:
+
+        def work(number: int) -> None:
+            try:
+                for step in range(5):
+                    index = database.create_index(f"own{number}.{step}", 8)
+                    index.upsert([number], np.array([[number]], dtype=np.uint8))
+                    shared = database.create_index("shared", 8, exist_ok=True)
+                    shared.upsert([number * 100 + step], np.array([[number]], dtype=np.uint8))
+                    if step:
+                        database.drop_index(f"own{number}.{step - 1}")
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert database.list_indexes() == [*(f"own{number}.4" for number in range(4)), "shared"]
+        assert len(database.index("shared")) == 20
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_found_by_its_entry_point(thirdparty: Path, tmp_path: Path) -> None:
+    with whamming.open(tmp_path / "db", store="journal") as database:
+        index = database.create_index("docs", 8)
+        index.upsert([7], np.array([[1]], dtype=np.uint8))
+        assert type(index.store).__module__ == "whamming_journal"
+        assert Path(sys.modules["whamming_journal"].__file__ or "").parent == thirdparty
+    assert sorted(path.name for path in (tmp_path / "db" / "docs").iterdir()) == ["journal", "settings.json"]
+    with whamming.open(tmp_path / "db", store="journal", mode="r") as database:
+        assert len(database.index("docs")) == 1
+
+
+def test_bad_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="store = 'papyrus'; installed stores: " + ", ".join(sorted(STORES))):
+        whamming.open(tmp_path / "db", store="papyrus")
+    with pytest.raises(InvalidArgumentError, match="store = 'lmdb' needs a directory; ':memory:' has none"):
+        whamming.open(store="lmdb")
+    with pytest.raises(InvalidArgumentError, match=r"store = 'ram' keeps nothing in .*; open ':memory:' instead"):
+        whamming.open(tmp_path / "db", store="ram")
+    with pytest.raises(InvalidArgumentError, match=r"mode = 'a'; choose one of .*'w', 'r'"):
+        whamming.open(tmp_path / "db", mode="a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="mode = 'r' of ':memory:'"):
+        whamming.open(mode="r")
+
+
+def test_what_does_not_exist_is_not_made_by_reading(tmp_path: Path) -> None:
+    for options in ({"mode": "r"}, {"create": False}, {"mode": "r", "create": False}):
+        with pytest.raises(NotFoundError, match=r"there is no database at .*; open it with mode='w' to make one"):
+            whamming.open(tmp_path / "db", **options)
+        assert not (tmp_path / "db").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError):
+        whamming.open(tmp_path / "empty", mode="r")
+    with whamming.open(str(tmp_path / "a" / "b" / "db")) as database:
+        database.create_index("docs", 8)
+    with whamming.open(tmp_path / "a" / "b" / "db", create=False) as database:
+        assert database.list_indexes() == ["docs"]
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, mode: Any) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(FormatError, match=r"file is not a Whamming database: it has no whamming\.json"):
+        whamming.open(tmp_path / "file", mode=mode)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.doc").write_text("precious")
+    with pytest.raises(FormatError, match=r"theirs is not a Whamming database.*give an empty or a new directory"):
+        whamming.open(tmp_path / "theirs", mode=mode)
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.doc"]
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        (b'{"format": 2}', "has format 2; this version reads up to 1: upgrade whamming"),
+        (b'{"format": "new"}', "does not say what format"),
+        (b"{}", "does not say what format"),
+        (b"[1]", "does not say what format"),
+        (b"{", "is damaged: .*restore it from a backup"),
+        (b"", "is damaged"),
+        (b"\xff\xfe\x00", "is damaged"),
+    ],
+)
+def test_a_mark_that_cannot_be_read(tmp_path: Path, mark: bytes, message: str, mode: Any) -> None:
+    whamming.open(tmp_path / "db").close()
+    (tmp_path / "db" / "whamming.json").write_bytes(mark)
+    with pytest.raises(FormatError, match=message):
+        whamming.open(tmp_path / "db", mode=mode)
+    assert (tmp_path / "db" / "whamming.json").read_bytes() == mark
+
+
+def test_a_database_knows_its_store(lasting: Place) -> None:
+    with lasting.open() as database:
+        model = fill(database)
+        database.backup(lasting.directory / "backup")
+    path = lasting.directory / "db"
+    assert json.loads((path / "whamming.json").read_text()) == {"format": 1, "store": lasting.store}
+    other = next(store for store in STORES if store not in (lasting.store, "ram"))
+    with pytest.raises(FormatError, match=f"kept in the store '{lasting.store}', not '{other}'"):
+        whamming.open(path, store=other)
+    whamming.restore(lasting.directory / "backup", lasting.directory / "restored")
+    for name in ("db", "backup", "restored"):
+        with whamming.open(lasting.directory / name, mode="r") as database:
+            check_items(database.index("docs").snapshot(), model)
+
+
+def test_what_a_crash_left_behind_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.mkdir()
+    (path / ".whamming.json.123.new").write_text("")
+    (path / "lost+found").mkdir()
+    with whamming.open(path) as database:
+        fill(database)
+        assert database.list_indexes() == ["docs"]
+        assert database.verify()["docs"].ok
+    shutil.copytree(path / "docs", path / ".docs.123.new")
+    shutil.copytree(path / "docs", path / ".docs.123.dropped")
+    with whamming.open(path, mode="r") as database:
+        assert database.list_indexes() == ["docs"]
+    assert (path / ".docs.123.new").exists()
+    with whamming.open(path) as database:
+        assert database.list_indexes() == ["docs"]
+    assert sorted(p.name for p in path.iterdir()) == ["docs", "lost+found", "whamming.json", "writer.lock"]
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_an_index_without_its_file(tmp_path: Path, mode: Any) -> None:
+    with whamming.open(tmp_path / "db") as database:
+        model = fill(database, "whole")
+        database.create_index("hollow", 8)
+    (tmp_path / "db" / "hollow" / "data.mdb").unlink()
+    with whamming.open(tmp_path / "db", mode=mode) as database:
+        with pytest.raises(FormatError, match=r"hollow holds no index: data\.mdb is missing"):
+            database.index("hollow")
+        check_items(database.index("whole").snapshot(), model)
+        reports = database.verify()
+        assert (reports["whole"].ok, reports["hollow"].ok) == (True, False)
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "has format 2; this version reads up to 1: upgrade whamming to open it"),
+        ({"settings": {"bits": 8, "colour": "red"}}, "unknown index settings: colour"),
+        (None, "no manifest; it is not an index of this program"),
+    ],
+)
+def test_an_index_of_a_newer_version(tmp_path: Path, change: Any, message: str, mode: Any) -> None:
+    with whamming.open(tmp_path / "db") as database:
+        fill(database)
+    with lmdb.open(str(tmp_path / "db" / "docs"), map_size=1 << 40) as env, env.begin(write=True) as txn:
+        if change is None:
+            txn.delete(MANIFEST_KEY)
+        else:
+            txn.put(MANIFEST_KEY, pack_manifest({**unpack_manifest(txn.get(MANIFEST_KEY)), **change}))
+    with whamming.open(tmp_path / "db", mode=mode) as database:
+        with pytest.raises(WhammingError, match=message):
+            database.index("docs")
+        assert message in database.verify()["docs"].problems[0]
+
+
+# -- one writer, any number of readers -------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused_at_once_or_waits(lasting: Place) -> None:
+    database = lasting.open()
+    with pytest.raises(WriterBusyError, match=r"wait for it \(wait=seconds\), close it, or open .* with mode='r'"):
+        lasting.open()
+    with pytest.raises(WriterBusyError):
+        lasting.open(wait=0.05)
+    timer = threading.Timer(0.1, database.close)
+    timer.start()
+    with lasting.open(wait=60) as second:
+        second.create_index("docs", 8)
+    timer.join()
+
+
+def test_readers_follow_the_writer_in_the_same_process(lasting: Place) -> None:
+    with lasting.open() as database:
+        model = fill(database)
+        index = database.index("docs")
+        with lasting.open(mode="r") as first, lasting.open(mode="r") as second:
+            kept: list[tuple[Snapshot, Model]] = []
+            for step in ("nothing", "upsert", "seal", "delete", "compact", "upsert"):
+                match step:
+                    case "upsert":
+                        index.upsert([7, 80], codes(2, len(kept)))
+                        model.upsert([7, 80], codes(2, len(kept)))
+                    case "delete":
+                        index.delete([4, 80])
+                        model.delete([4, 80])
+                    case "seal":
+                        index.seal()
+                    case "compact":
+                        index.compact()
+                for reader in (first, second):
+                    kept.append((reader.index("docs").snapshot(), model.copy()))
+                    check_items(*kept[-1])
+            first.close()
+            check_items(index.snapshot(), model)
+            check_items(second.index("docs").snapshot(), model)
+        for snapshot, old in kept:
+            check_items(snapshot, old)
+    with lasting.open() as database:
+        check_items(database.index("docs").snapshot(), model)
+
+
+def test_a_reader_cannot_write(lasting: Place) -> None:
+    with lasting.open() as database:
+        model = fill(database)
+    with lasting.open(mode="r") as database:
+        index = database.index("docs")
+        uses: list[Callable[[], object]] = [
+            lambda: database.create_index("more", 8),
+            lambda: database.drop_index("docs"),
+            lambda: index.upsert([1], codes(1)),
+            lambda: index.delete([1]),
+            lambda: index.delete([1], durability="async"),
+            index.seal,
+            index.compact,
+        ]
+        for use in uses:
+            with pytest.raises(ReadOnlyError, match="opened for reading; open it with mode='w' to write"):
+                use()
+        check_items(index.snapshot(), model)
+        assert index.verify().ok
+        assert index.stats().items == len(model)
+        database.backup(lasting.directory / "copy")
+    with lasting.open("copy") as database:
+        check_items(database.index("docs").snapshot(), model)
+
+
+def test_a_reader_notices_that_an_index_was_dropped_and_made_anew(lasting: Place) -> None:
+    with lasting.open() as database, lasting.open(mode="r") as reader:
+        old_model = fill(database)
+        old = reader.index("docs").snapshot()
+        database.drop_index("docs")
+        with pytest.raises(NotFoundError, match="there are: none"):
+            reader.index("docs")
+        new = database.create_index("docs", 64)
+        new.upsert([5], np.zeros((1, 8), dtype=np.uint8))
+        assert reader.index("docs").settings.bits == 64
+        assert len(reader.index("docs")) == 1
+        check_items(old, old_model)
+
+
+def test_threads_open_and_close_the_same_database(lasting: Place) -> None:
+    with lasting.open() as database:
+        count = len(fill(database))
+    counts: list[int | BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(25):
+                with lasting.open(mode="r") as database:
+                    snapshot = database.index("docs").snapshot()
+                counts.append(len(snapshot))
+        except BaseException as error:
+            counts.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [count] * 100
+
+
+def test_a_writer_after_a_reader_in_the_same_process(disk: Place) -> None:
+    with disk.open() as database:
+        model = fill(database)
+    with disk.open(mode="r") as reader:
+        reader.index("docs")
+        with disk.open() as database:
+            with pytest.raises(StorageError, match="in use for reading in this process; close that"):
+                database.index("docs")
+            reader.close()
+            check_items(database.index("docs").snapshot(), model)
+
+
+# -- closing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_database(place: Place) -> None:
+    database = place.open()
+    index = database.create_index("docs", 8)
+    database.close()
+    database.close()
+    uses: list[Callable[[], object]] = [
+        database.list_indexes,
+        lambda: database.index("docs"),
+        lambda: database.create_index("more", 8),
+        lambda: database.drop_index("docs"),
+        lambda: database.backup(place.directory / "backup"),
+        database.verify,
+    ]
+    for use in uses:
+        with pytest.raises(ClosedError, match=r"closed; open it again with whamming\.open\(\)"):
+            use()
+    with pytest.raises(ClosedError):
+        len(index)
+    assert not (place.directory / "backup").exists()
+
+
+def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
+    database = disk.open()
+    for name in ("a", "b", "c"):
+        database.create_index(name, 8).upsert([1], np.array([[1]], dtype=np.uint8), durability="async")
+    failures = iter([None, OSError("a bad day"), None])
+
+    def hook(name: str) -> None:
+        if name == "before commit" and (failure := next(failures)) is not None:
+            raise failure
+
+    monkeypatch.setattr("whamming.storage.faults.hook", hook)
+    with pytest.raises(OSError, match="a bad day"):
+        database.close()
+    monkeypatch.setattr("whamming.storage.faults.hook", None)
+    with disk.open() as database:
+        assert sorted(len(database.index(name)) for name in ("a", "b", "c")) == [0, 1, 1]
+
+
+# -- backups ---------------------------------------------------------------------------------------------------------
+
+
+def reopened(place: Place, name: str, **options: Any) -> Database:
+    """A backup: of a database in memory, it is one of LMDB."""
+    return whamming.open(place.directory / name, store=place.store if place.persistent else "lmdb", **options)
+
+
+def test_a_backup_is_a_database(place: Place) -> None:
+    with place.open() as database:
+        models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
+        database.create_index("empty", 64, bit_order="big", durability="async")
+        database.backup(place.directory / "new" / "backup")
+        with pytest.raises(AlreadyExistsError, match="backup exists; give a path that does not"):
+            database.backup(place.directory / "new" / "backup")
+        assert [path.name for path in (place.directory / "new").iterdir()] == ["backup"]
+        database.index("a").delete(range(100))
+    with reopened(place, "new/backup") as copy:
+        assert copy.list_indexes() == ["a", "b", "empty"]
+        assert copy.index("empty").settings == IndexSettings(64, "big", durability="async")
+        for name, model in models.items():
+            assert copy.index(name).settings == model.settings
+            check_items(copy.index(name).snapshot(), model)
+        assert all(report.ok for report in copy.verify().values())
+        copy.index("a").upsert([1], codes(1))
+
+
+def test_a_backup_while_writing_is_the_state_of_a_moment(place: Place, small: None) -> None:
+    with place.open() as database:
+        index = database.create_index("docs", BITS)
+        count, stop = 0, threading.Event()
+
+        def write() -> None:
+            nonlocal count
+            while not stop.is_set() and count < 2000:  # in memory, checking takes longer than writing
+                index.upsert([count], codes(1, count), [b"%d" % count])
+                count += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            bounds = []
+            for number in range(4):
+                least = count
+                database.backup(place.directory / f"backup{number}")
+                bounds.append((least, count + 1))
+        finally:
+            stop.set()
+            writer.join()
+        assert len(index) == count
+    for number, (least, most) in enumerate(bounds):
+        with reopened(place, f"backup{number}", mode="r") as copy:
+            snapshot = copy.index("docs").snapshot()
+            assert least <= len(snapshot) <= most
+            model = Model(snapshot.settings)
+            for i in range(len(snapshot)):
+                model.upsert([i], codes(1, i), [b"%d" % i])
+            check_items(snapshot, model)
+
+
+def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
+    with disk.open() as database:
+        fill(database, "a")
+        fill(database, "b")
+    (disk.directory / "db" / "b" / "data.mdb").unlink()
+    with disk.open(mode="r") as database, pytest.raises(FormatError):
+        database.backup(disk.directory / "backups" / "one")
+    assert list((disk.directory / "backups").iterdir()) == []
+
+
+def test_a_backup_is_restored_to_a_new_place(disk: Place) -> None:
+    with disk.open() as database:
+        models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
+        database.backup(disk.directory / "backup")
+    shares: list[float] = []
+    whamming.restore(disk.directory / "backup", disk.directory / "restored", shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] <= 1.0
+    with disk.open("restored") as database:
+        assert database.list_indexes() == ["a", "b"]
+        for name, model in models.items():
+            check_items(database.index(name).snapshot(), model)
+    with pytest.raises(AlreadyExistsError, match="restored exists"):
+        whamming.restore(disk.directory / "backup", disk.directory / "restored")
+    with pytest.raises(NotFoundError, match=r"there is no database at .*nowhere"):
+        whamming.restore(disk.directory / "nowhere", disk.directory / "again")
+    with pytest.raises(FormatError):
+        whamming.restore(disk.directory, disk.directory / "again")
+
+
+def test_a_backup_holds_nothing_of_what_was_deleted(lasting: Place) -> None:
+    with lasting.open() as database:
+        index = database.create_index("docs", BITS)
+        for first in range(0, 500, 100):
+            index.upsert(range(first, first + 100), codes(100), [b"a secret"] * 100)
+        index.seal()
+        index.upsert(range(500, 1000), codes(500), [b"no matter"] * 500)
+        index.delete(range(500))
+        index.compact()
+        database.backup(lasting.directory / "backup")
+    bytes_of_backup = b"".join(path.read_bytes() for path in (lasting.directory / "backup" / "docs").iterdir())
+    assert b"no matter" in bytes_of_backup
+    assert b"a secret" not in bytes_of_backup
+
+
+def test_a_file_holds_nothing_of_another_index(lasting: Place) -> None:
+    """Nor anything else that was in memory: the ends of pages that are not full are written as well."""
+    with lasting.open() as database:
+        ours, theirs = database.create_index("ours", 64), database.create_index("theirs", 64)
+        items = make_codes("uniform", 500, 64, np.random.default_rng(0))
+        for _ in range(5):
+            theirs.upsert(range(500), items, [b"payload, a secret!"] * 500)
+            theirs.seal()
+            ours.upsert(range(500), items, [b"payload, no matter"] * 500)
+            ours.seal()
+    bytes_of_ours = b"".join(path.read_bytes() for path in (lasting.directory / "db" / "ours").iterdir())
+    assert b"no matter" in bytes_of_ours
+    assert b"a secret" not in bytes_of_ours
+
+
+def test_a_damaged_backup_is_not_restored(disk: Place) -> None:
+    with disk.open() as database:
+        fill(database, "good")
+        index = database.create_index("bad", 64)
+        items = make_codes("uniform", 500, 64, np.random.default_rng(0))
+        index.upsert(range(500), items, [b"payload of an item"] * 500)
+        index.seal()
+        database.backup(disk.directory / "backup")
+    file = disk.directory / "backup" / "bad" / "data.mdb"
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"payload of an item")] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(StorageError, match=r"index 'bad' of .*backup is damaged: .*; nothing was restored"):
+        whamming.restore(disk.directory / "backup", disk.directory / "restored")
+    assert not (disk.directory / "restored").exists()
+    with disk.open("backup", mode="r") as database:
+        reports = database.verify()
+        assert (reports["good"].ok, reports["bad"].ok) == (True, False)
+        assert "payload_data" in reports["bad"].problems[0]
+    file.write_bytes(raw[: len(raw) // 2])
+    with disk.open("backup", mode="r") as database:
+        with pytest.raises(CorruptStoreError, match="restore a backup"):
+            database.index("bad")
+        assert not database.verify()["bad"].ok
+    with pytest.raises(StorageError, match=r"'bad'.*nothing was restored"):
+        whamming.restore(disk.directory / "backup", disk.directory / "restored")
+
+
+# -- many snapshots --------------------------------------------------------------------------------------------------
+
+
+def test_sealing_goes_on_when_snapshots_use_all_of_the_files_readers(
+    disk: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk.open() as database:
+        model = Model(database.create_index("docs", BITS).settings)
+    (disk.directory / "db" / "docs" / "lock.mdb").unlink()  # which has a place for each reader
+    monkeypatch.setattr("whamming.storage.disk.MAX_READERS", 4)
+    with disk.open() as database:
+        index = database.index("docs")
+        kept = []
+        for step in range(9):
+            index.upsert(range(step, step + 9), codes(9, step))
+            model.upsert(range(step, step + 9), codes(9, step))
+            index.seal()
+            kept.append((index.snapshot(), model.copy()))
+            if step % 4 == 3:
+                index.compact()
+        for snapshot, old in kept:
+            check_items(snapshot, old)
+        kept.clear()
+        del snapshot
+        index.compact()
+        check_items(index.snapshot(), model)
+        assert index.verify().ok
+    with disk.open() as database:
+        check_items(database.index("docs").snapshot(), model)

@@ -1,0 +1,133 @@
+"""Writers that are killed lose nothing that they had acknowledged: the torture run, in short, and special cases of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import struct
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.storage.bad_days_items import BITS, codes_of, payloads_of, versions_in
+from tests.storage.torture import COMMIT_POINTS, POINTS, SLOWEST_REOPEN, Kill, Torture, points_in_storage
+from whamming.storage import StoredIndex, faults, segmented
+from whamming.storage.disk import LmdbStore
+
+_processes = multiprocessing.get_context("forkserver")
+
+
+def test_every_point_of_storage_is_covered() -> None:
+    assert set(POINTS) == points_in_storage()
+
+
+def test_writers_killed_at_every_point_lose_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kills = [Kill(point, passes=9 if point in COMMIT_POINTS else 1 + number % 2) for number, point in enumerate(POINTS)]
+    kills += [Kill("in install", passes=3, compacts=True), Kill("built", passes=4, compacts=True)]
+    kills += [Kill(None, seconds=float(rng.uniform(0.02, 0.2))) for _ in range(5)]
+    summary = Torture(tmp_path / "database", rows=20_000, seed=1).run(kills, verify_every=8)
+    assert summary.problems == []
+    assert set(summary.kills) == {*POINTS, "at a random moment"}
+    assert summary.acknowledged > 0
+    assert (summary.lost, summary.corrupt_opens) == (0, 0)
+    assert summary.slowest_reopen < SLOWEST_REOPEN
+    assert summary.reader is not None
+    assert summary.reader.snapshots > summary.reader.opens
+    assert summary.reader.searches > 0
+
+
+def write(index: StoredIndex, ids: list[int], version: int) -> None:
+    own = np.array(ids, dtype=np.uint64)
+    index.upsert(own, codes_of(own, version), payloads_of(len(own), version))
+
+
+def hold_open(path: str, control: Connection) -> None:
+    with whamming.open(path, mode="r") as database:
+        control.send(len(database.index("docs")))
+        control.recv()
+
+
+def die_before_announcing(path: str) -> None:
+    """Die as LMDB may: the last commit is in the file, but the lock file, which readers go by, names the one before."""
+    index = whamming.open(path).index("docs")
+    write(index, [1, 2], version=1)
+
+    def die(name: str) -> None:
+        if name == "after commit":
+            assert isinstance(index.store, LmdbStore)
+            env = index.store._file.env
+            last = env.info()["last_txnid"]
+            lock = Path(path) / "docs" / "lock.mdb"
+            with env.begin(write=True), lock.open("r+b") as file:  # it dies while nobody else may write
+                (place,) = (8 * i for i, word in enumerate(struct.unpack("<16Q", file.read(128))) if word == last)
+                file.seek(place)
+                file.write(struct.pack("<Q", last - 1))
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.hook = die
+    write(index, [2, 3], version=2)
+
+
+def die_when_a_write_outruns_its_seal(path: str) -> None:
+    """Replace items asynchronously while other items are being sealed, and die right after the seal."""
+    vars(segmented).update(ASYNC_SECONDS=3600)
+    index = whamming.open(path).index("docs")
+    write(index, [1, 2], version=1)
+    index.seal()
+    write(index, [3], version=1)
+
+    def hook(name: str) -> None:
+        if name == "stored":
+            ids = np.array([1, 3], dtype=np.uint64)
+            index.upsert(ids, codes_of(ids, 2), payloads_of(2, 2), durability="async")
+        if name == "installed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.hook = hook
+    index.seal()
+
+
+def test_a_replaced_item_does_not_vanish_when_the_write_that_replaces_it_is_not_on_disk_yet(tmp_path: Path) -> None:
+    with whamming.open(tmp_path) as database:
+        database.create_index("docs", BITS)
+    writer = _processes.Process(target=die_when_a_write_outruns_its_seal, args=(str(tmp_path),), daemon=True)
+    writer.start()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    with whamming.open(tmp_path) as database:
+        versions = versions_in(database.index("docs").get([1, 2, 3])).tolist()
+    assert versions in ([1, 1, 1], [2, 1, 2])
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["alone", "beside a reader"])
+def test_a_commit_that_its_writer_could_not_announce_is_there(tmp_path: Path, held: bool) -> None:
+    with whamming.open(tmp_path) as database:
+        database.create_index("docs", BITS)
+    control, far_end = _processes.Pipe()
+    reader = _processes.Process(target=hold_open, args=(str(tmp_path), far_end), daemon=True)
+    if held:  # the lock file is not made anew while someone has it open
+        reader.start()
+        assert control.recv() == 0
+    writer = _processes.Process(target=die_before_announcing, args=(str(tmp_path),), daemon=True)
+    writer.start()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    ids = np.arange(1, 6, dtype=np.uint64)
+    with whamming.open(tmp_path) as database:
+        index = database.index("docs")
+        assert versions_in(index.get(ids)).tolist() == [1, 2, 2, 0, 0]
+        write(index, [4], version=3)
+        index.seal()
+    with whamming.open(tmp_path) as database:
+        index = database.index("docs")
+        assert versions_in(index.get(ids)).tolist() == [1, 2, 2, 3, 0]
+        assert index.verify().ok
+    if held:
+        control.send("stop")
+        reader.join()
