@@ -73,8 +73,10 @@ class Part:
 class View:
     """Several parts, searched as one. Immutable; any number of threads may search it at once."""
 
-    def __init__(self, parts: Sequence[Part], bits: int) -> None:
+    def __init__(self, parts: Sequence[Part], bits: int, *, lenient: bool = False) -> None:
         """Put at least one part together; all have ``bits`` bits, and an id is alive in one of them only.
+
+        ``lenient``: the plan ``"probe"`` sweeps where no part has tables (yet), rather than being refused.
 
         Raises :class:`InvalidArgumentError` where the bits differ or a bitmap is too short.
         """
@@ -99,7 +101,9 @@ class View:
                 self._pinned.append(ffi.from_buffer("uint8_t[]", part.dead))
                 raw.dead = self._pinned[-1]
                 raw.dead_count = part.dead_count
-        self._without_tables = any(part.index.tables == "none" for part in self.parts)
+        self._tables = any(part.index.tables != "none" for part in self.parts)
+        self.can_probe = self._tables or lenient
+        """The plan ``"probe"`` is not refused."""
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -129,7 +133,7 @@ class View:
         self._check_costs(costs)
         if not 0 <= k < 2**31:
             raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
-        check_plan(plan, self._without_tables)
+        plan = self._checked(plan)
         columns = min(k, self.n)
         q = len(costs)
         ids = np.full((q, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -180,9 +184,13 @@ class View:
             raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
         if k is not None and not 0 <= k < 2**63:
             raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
-        check_plan(plan, self._without_tables)
+        plan = self._checked(plan)
         wanted = UNLIMITED if k is None else k
         return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
+
+    def _checked(self, plan: Plan) -> Plan:
+        check_plan(plan, self.can_probe)
+        return "auto" if plan == "probe" and not self._tables else plan
 
     def _check_costs(self, costs: Costs) -> None:
         if costs.bits != self.bits:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Part, View
+from whamming.storage import maintenance
 from whamming.storage.rows import Rows, WriteBatch, settle
 from whamming.storage.segment import Live, Run, Segment
 from whamming.storage.settings import IndexSettings
@@ -57,7 +58,7 @@ class Snapshot:
         searched: list[Part] = [part.part for part in self._parts]
         if not searched:
             searched = [Live(Run(settings, Rows.none(settings.code_bytes))).part]
-        self.view = View(searched, settings.bits)
+        self.view = View(searched, settings.bits, lenient=settings.tables != "none")
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -113,7 +114,7 @@ class Contents:
         """Changes written since the last seal: deletes too, and items that were replaced again, for all of them take
         room until then."""
         self.delta_bytes = 0
-        """Bytes of those."""
+        """Bytes of those, and what maintenance counts per write."""
         self._frozen_rows = self._frozen_bytes = 0
         self._snapshot: Snapshot | None = None
 
@@ -121,7 +122,7 @@ class Contents:
         """Take a batch of changes in."""
         self.pending.append(batch)
         self.delta_rows += len(batch)
-        self.delta_bytes += batch.nbytes
+        self.delta_bytes += batch.nbytes + maintenance.WRITE_BYTES
         self.version += 1
         self._snapshot = None
 
@@ -176,19 +177,19 @@ class Contents:
 
         What died in them while the segment was being built dies in it, too.
         """
-        now = {id(part.segment): part for part in (*self.sealed, *self.frozen)}
+        now = {_identity(part): part for part in (*self.sealed, *self.frozen)}
         made: tuple[Live, ...] = ()
         if new is not None:
             live = Live(new, None, number)
             for before in old:
                 places = before.places()
-                gone = places[~now[id(before.segment)].alive(places)]
+                gone = places[~now[_identity(before)].alive(places)]
                 if len(gone):
                     live = live.killing(np.sort(before.segment.ids(gone)))
             made = (live,)
-        replaced = {id(part.segment) for part in old}
-        self.sealed = (*(part for part in self.sealed if id(part.segment) not in replaced), *made)
-        self.frozen = tuple(run for run in self.frozen if id(run.segment) not in replaced)
+        replaced = set(map(_identity, old))
+        self.sealed = (*(part for part in self.sealed if _identity(part) not in replaced), *made)
+        self.frozen = tuple(run for run in self.frozen if _identity(run) not in replaced)
         self._snapshot = None
 
     def remap(self, segments: Mapping[int, Segment]) -> None:
@@ -197,3 +198,8 @@ class Contents:
             Live(segments[part.number], part.dead, part.number) for part in self.sealed if part.number is not None
         )
         self._snapshot = None
+
+
+def _identity(part: Live) -> tuple[str, int]:
+    """Return what a part keeps when items die in it or its segment is read from elsewhere."""
+    return ("run", id(part.segment)) if part.number is None else ("segment", part.number)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -40,6 +39,7 @@ from whamming.native import (
 from whamming.native.costs import as_codes
 from whamming.storage.contents import Items, Snapshot
 from whamming.storage.errors import (
+    NO_ROOM,
     AlreadyExistsError,
     ClosedError,
     FormatError,
@@ -47,7 +47,9 @@ from whamming.storage.errors import (
     ReadOnlyError,
     StorageError,
     WriterBusyError,
+    from_system,
 )
+from whamming.storage.locks import try_lock, unlock
 from whamming.storage.rows import WriteBatch, as_ids
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name, is_name
 from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend
@@ -117,7 +119,7 @@ def _prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
     except OSError as error:
-        raise StorageError(f"{path} cannot be opened: {error}") from error
+        raise from_system(error, path) from error
     return kept_in
 
 
@@ -129,10 +131,14 @@ def _is_foreign(path: Path) -> bool:
 
 def _write_mark(mark: Path, store: str) -> None:
     part = mark.with_name(f".{_MARK}.{uuid.uuid4().hex}.new")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"format": FORMAT, "store": store}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"format": FORMAT, "store": store}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     try:
         part.rename(mark)
     except FileNotFoundError:  # another process has opened the database meanwhile, and cleaned up
@@ -207,9 +213,10 @@ class Database:
                 self._backend.create(new, settings)
                 new.rename(self.path / name)
                 _sync_directory(self.path)
-            except BaseException:
+            except OSError as error:
+                raise from_system(error, self.path) from error
+            finally:
                 shutil.rmtree(new, ignore_errors=True)
-                raise
             return self.index(name)
 
     def index(self, name: str) -> StoredIndex:
@@ -271,9 +278,10 @@ class Database:
             _sync_directory(new)
             new.rename(target)
             _sync_directory(target.parent)
-        except BaseException:
+        except OSError as error:
+            raise from_system(error, target) from error
+        finally:
             shutil.rmtree(new, ignore_errors=True)
-            raise
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Check every byte of every index against its checksum; returns a report per index."""
@@ -296,7 +304,7 @@ class Database:
             self._closed = True
             with contextlib.ExitStack() as closing:  # the rest is closed even where one of them fails
                 if self._writer is not None:
-                    closing.callback(self._writer.close)
+                    closing.callback(unlock, self._writer)
                 for index in opened.values():
                     closing.callback(index.close)
                 while self._pinned:
@@ -528,21 +536,18 @@ def restore(source: str | Path, target: str | Path, progress: Progress | None = 
 def _lock_for_writing(path: Path, wait: float) -> IO[bytes]:
     end = time.monotonic() + wait
     try:
-        handle = path.open("ab")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be opened for writing: {error}; open the database with mode='r'") from error
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
+        while (handle := try_lock(path, "ab")) is None:
             if time.monotonic() >= end:
-                handle.close()
                 raise WriterBusyError(
                     f"another process or handle is writing to {path.parent}; wait for it (wait=seconds), close it, "
                     "or open the database with mode='r'"
-                ) from None
+                )
             time.sleep(0.02)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise from_system(error, path) from error
+        raise StorageError(f"{path} cannot be opened for writing: {error}; open the database with mode='r'") from error
+    return handle
 
 
 def _is_at(directory: int, path: Path) -> bool:

@@ -18,19 +18,30 @@ was read under it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import IO, Any, ClassVar, Final
 
 import lmdb
 
 from whamming.storage.contents import Contents, Snapshot
-from whamming.storage.errors import AlreadyExistsError, CorruptStoreError, FormatError, StorageError, StorageFullError
+from whamming.storage.errors import (
+    NO_ROOM,
+    AlreadyExistsError,
+    CorruptStoreError,
+    FormatError,
+    StorageError,
+    StorageFullError,
+    WriterBusyError,
+)
 from whamming.storage.faults import point
+from whamming.storage.locks import try_lock, unlock
 from whamming.storage.pages import PageError, check_pages
 from whamming.storage.records import (
     FORMAT,
@@ -63,7 +74,12 @@ log = logging.getLogger("whamming.storage")
 MAP_SIZE: Final = 1 << 40
 """Bytes of address space, not of memory or disk. It is never changed: that would move what searches are reading."""
 MAX_READERS: Final = 1022
+_LOCK_BYTES: Final = 64 << 10
+"""Of the lock file: what so many readers need."""
 _CHECKS = 5
+_PIN_COMMITS: Final = 256
+"""Commits after which segments are read under a newer transaction: pages that were freed since the oldest one in use,
+some 16 KiB with each commit, cannot be used again."""
 
 
 class _File:
@@ -81,8 +97,13 @@ class _File:
         self._key = key
         self._users: set[int] = set()
         self._closed = False
+        self._unwritten: IO[bytes] | None = None
         self.read_only = read_only
         lock = not read_only or os.access(path / "lock.mdb", os.W_OK) or os.access(path, os.W_OK)
+        if lock:
+            _allocate_lock_file(path)
+        else:
+            self._unwritten = _lock(path, shared=True)
         self.env = lmdb.open(
             str(path),
             map_size=MAP_SIZE,
@@ -124,6 +145,8 @@ class _File:
                 self._closed = True
                 self._opened.pop(self._key, None)
                 self.env.close()
+                if self._unwritten is not None:
+                    unlock(self._unwritten)
 
 
 class _SegmentSet:
@@ -166,10 +189,12 @@ class LmdbStore(SegmentedStore):
             if not read_only:
                 _check(path)
             self._file = _File.shared(path, self, read_only=read_only)
-        self._sequence = self._sealing = self._generation = self._txnid = 0
+        self._writer: IO[bytes] | None = None
+        self._sequence = self._sealing = self._generation = self._txnid = self._pinned = 0
         try:
             with _errors(path):
                 if not read_only:
+                    self._writer = _lock(path, shared=False)
                     # Shows LMDB a commit whose writer died before it could announce it: readers see none yet.
                     self._file.env.begin(write=True).abort()
                 contents = self._load(check=read_only)
@@ -178,7 +203,7 @@ class LmdbStore(SegmentedStore):
                     self._file.env.reader_check()
                     self._remove_orphans()
         except BaseException:
-            self._file.release(self)
+            self._let_go()
             raise
 
     # -- reading the file -------------------------------------------------------------------------------------------
@@ -201,7 +226,7 @@ class LmdbStore(SegmentedStore):
         contents = Contents(settings, sealed)
         self._generation = manifest["generation"]
         self._sequence = manifest["sealed"]
-        self._txnid = txn.id()
+        self._txnid = self._pinned = txn.id()
         self._read_delta(txn, contents)
         _check_keys(txn, manifest)
         return contents
@@ -221,6 +246,8 @@ class LmdbStore(SegmentedStore):
                 if _read_manifest(txn)["generation"] == self._generation:
                     self._read_delta(txn, self._contents)
                     self._txnid = txn.id()
+                    if self._txnid - self._pinned >= _PIN_COMMITS:
+                        self._pin()
                     return
             version = self._contents.version
             try:
@@ -230,10 +257,23 @@ class LmdbStore(SegmentedStore):
                 raise
             self._contents.version += version + 1
 
+    def _pin(self) -> None:
+        """Read segments under a new transaction. Called with ``_state`` held."""
+        with contextlib.suppress(lmdb.ReadersFullError):
+            self._remap(_SegmentSet(self._file))
+
+    def _remap(self, group: _SegmentSet) -> None:
+        numbers = [part.number for part in self._contents.sealed if part.number is not None]
+        self._contents.remap(group.segments(numbers))
+        self._pinned = group.txn.id()
+
     # -- writing the file -------------------------------------------------------------------------------------------
 
     def _save(self, batches: Sequence[WriteBatch]) -> None:
         point("before commit")
+        if self._file.env.info()["last_txnid"] - self._pinned >= _PIN_COMMITS:
+            with _errors(self._path), self._state:
+                self._pin()
         with _errors(self._path), self._file.env.begin(write=True) as txn:
             if next(_delta(txn, self._sequence + 1), None) is not None:  # of a commit that was interrupted when done
                 with self._state:
@@ -253,13 +293,18 @@ class LmdbStore(SegmentedStore):
     def _store(self, segment: Segment) -> int:
         number = int(self._manifest["next_segment"])
         self._file.env.reader_check()  # readers that died keep pages from being used again
-        for name, data in segment.arrays.items():
-            if data.nbytes + HEADER > LARGEST_VALUE:
-                raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
-            record = pack_array(number, name, data)
-            with self._writing, _errors(self._path), self._file.env.begin(write=True) as txn:
-                txn.put(array_key(number, name), record)
-            point(f"stored {name}")
+        try:
+            for name, data in segment.arrays.items():
+                if data.nbytes + HEADER > LARGEST_VALUE:
+                    raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
+                record = pack_array(number, name, data)
+                with self._writing, _errors(self._path), self._file.env.begin(write=True) as txn:
+                    txn.put(array_key(number, name), record)
+                point(f"stored {name}")
+        except StorageError:
+            with contextlib.suppress(StorageError), self._writing:  # writes need the room more
+                self._remove_orphans()
+            raise
         return number
 
     def _install(self, old: Sequence[Live], new: Segment | None, number: int | None, *, seals: bool) -> None:
@@ -299,15 +344,14 @@ class LmdbStore(SegmentedStore):
         self._generation = manifest["generation"]
         try:
             group = _SegmentSet(self._file)
-            segments = group.segments([part.number for part in sealed if part.number is not None])
+            self._remap(group)
             if new is not None:
-                new.forget()  # its copy in the file takes over: there is no need to have both in memory
-            self._contents.remap(segments)
+                new.forget()  # its copy in the file has taken over: there is no need to have both in memory
         except lmdb.ReadersFullError:
             log.warning("%s: too many snapshots are in use; the new segment stays in memory meanwhile", self._path)
 
     def _merge(self, parts: Sequence[Live], progress: Progress | None) -> None:
-        """Merge segments that are as they were written: under the checksums of a new one, damage would pass for sound."""
+        """Merge segments that are as they were written: under a new one's checksums, damage would pass for sound."""
         with _errors(self._path), self._file.env.begin(buffers=True) as txn:
             for number in (part.number for part in parts if part.number is not None):
                 for name in SEGMENT_ARRAYS:
@@ -315,14 +359,13 @@ class LmdbStore(SegmentedStore):
         super()._merge(parts, progress)
 
     def _remove_orphans(self) -> None:
-        """Remove the arrays of a segment that a crash kept from being installed."""
-        known = {segment["number"] for segment in self._manifest["segments"]}
-        with self._file.env.begin() as txn:
-            found = {segment_of(bytes(key)) for key in txn.cursor().iternext(values=False)} - {None}
-        orphans = sorted(number for number in found - known if number is not None)
-        if orphans:
-            with self._file.env.begin(write=True) as txn:
-                for number in orphans:
+        """Remove the arrays of a segment that was not installed, as it came to a crash or an error."""
+        number = self._manifest["next_segment"]
+        with _errors(self._path):
+            with self._file.env.begin() as txn:
+                found = any(txn.get(array_key(number, name)) is not None for name in SEGMENT_ARRAYS)
+            if found:
+                with self._file.env.begin(write=True) as txn:
                     _remove_segment(txn, number)
 
     def _most_rows(self) -> int:
@@ -356,7 +399,7 @@ class LmdbStore(SegmentedStore):
         """Check the pages' structure and every record's checksum."""
         problems: list[str] = []
         checked = arrays = 0
-        with self._held() as env, env.begin(buffers=True) as txn:
+        with _errors(self._path), self._held() as env, env.begin(buffers=True) as txn:
             try:
                 _check(self._path)
             except CorruptStoreError as error:
@@ -407,10 +450,16 @@ class LmdbStore(SegmentedStore):
             _make_directory(path)
             with _errors(path):
                 env.copy(str(path), compact=True)
+                _sync(path / "data.mdb")
         _sync_directory(path)
 
     def _release(self) -> None:
         super()._release()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._writer is not None:
+            unlock(self._writer)
         self._file.release(self)
 
 
@@ -418,7 +467,8 @@ def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None =
     """Make an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
     _make_directory(path)
     with _errors(path):
-        env = lmdb.open(str(path), map_size=MAP_SIZE, lib_version=0)
+        _allocate_lock_file(path)
+        env = lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, lib_version=0)
         try:
             manifest = {
                 "format": FORMAT,
@@ -521,6 +571,31 @@ def _remove_segment(txn: Any, number: int) -> None:
     txn.delete(dead_key(number))
 
 
+def _lock(path: Path, *, shared: bool) -> IO[bytes]:
+    """Keep a writer and readers that may not write to lock.mdb apart: by that file, readers tell the writer which pages
+    they use. The writer takes the lock for itself, such readers share it, all others do without."""
+    handle = try_lock(path / "data.mdb", "rb", shared=shared)
+    if handle is not None:
+        return handle
+    if shared:
+        raise StorageError(
+            f"{path} is being written, and read beside the writer only by who may write to its lock.mdb; "
+            "get that permission, or wait until the writer is done"
+        )
+    raise WriterBusyError(f"{path} is being read by someone who may not write to its lock.mdb; wait for them")
+
+
+def _allocate_lock_file(path: Path) -> None:
+    """Give the lock file its room on disk. LMDB makes it with holes and writes to it through a memory map, and where
+    there is no room to fill a hole with, that ends the process."""
+    handle = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(handle).st_blocks * 512 < _LOCK_BYTES and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, _LOCK_BYTES)
+    finally:
+        os.close(handle)
+
+
 def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True)
@@ -533,11 +608,15 @@ def _make_directory(path: Path) -> None:
 def _sync_directory(path: Path) -> None:
     """Make the names of new files durable."""
     for directory in (path, path.parent):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -551,10 +630,13 @@ def _errors(path: Path) -> Iterator[None]:
 
 def _translated(error: Exception, path: Path) -> StorageError:
     text = str(error)
-    if isinstance(error, lmdb.MapFullError) or "No space left" in text or "quota" in text.lower():
+    full = isinstance(error, lmdb.MapFullError) or any(os.strerror(code) in text for code in NO_ROOM)
+    if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB's word for half a write
         return StorageFullError(f"no room to write to {path}: {text}; free some space, then write again")
-    if isinstance(error, lmdb.DiskError | OSError) and "Input/output" in text and _free_bytes(path) < 1 << 20:
-        return StorageFullError(f"no room to write to {path}: {text}; free some space, then write again")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StorageError(
+            f"{path}: all {MAX_READERS} places for readers are taken; let go of old snapshots, or end other readers"
+        )
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError | lmdb.VersionMismatchError):
         return CorruptStoreError(f"{path}: {text}; restore a backup")
     if isinstance(error, lmdb.ReadonlyError | PermissionError | lmdb.LockError) or "Permission denied" in text:
@@ -563,8 +645,11 @@ def _translated(error: Exception, path: Path) -> StorageError:
 
 
 def _free_bytes(path: Path) -> int:
+    """Return by how much an index's file may still grow."""
     try:
         status = os.statvfs(path)
+        free = status.f_bavail * status.f_frsize
+        longest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        return free if longest == resource.RLIM_INFINITY else min(free, longest - (path / "data.mdb").stat().st_size)
     except OSError:
         return 0
-    return status.f_bavail * status.f_frsize

@@ -16,7 +16,14 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+from typing import Final
+
 from whamming.native import WhammingError
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a full disk, a full quota, and a file as long as this process may make one."""
 
 
 class StorageError(WhammingError):
@@ -57,3 +64,10 @@ class StorageFullError(StorageError):
 
 class ClosedError(StorageError):
     """The database or index was closed."""
+
+
+def from_system(error: OSError, path: Path) -> StorageError:
+    """Return what an error of the operating system is to our users."""
+    if error.errno in NO_ROOM:
+        return StorageFullError(f"no room to write to {path}: {error}; free some space, then write again")
+    return StorageError(f"{path} cannot be used: {error}")

@@ -18,6 +18,9 @@ SEAL_ROWS: Final = 1 << 20
 """Items in the delta that make it worth sealing."""
 SEAL_BYTES: Final = 128 << 20
 """Bytes in the delta, likewise."""
+WRITE_BYTES: Final = 4096
+"""What a write counts beside its items: SEAL_BYTES is reached with 32,768 writes, however small. Reading one back takes
+30 µs, and an index should be open within a second or two."""
 MOST_DELTA: Final = 4
 """Times the above: writers then wait for the seal."""
 TIER: Final = 4

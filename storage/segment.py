@@ -16,6 +16,9 @@ from whamming.storage.settings import IndexSettings
 SEGMENT_ARRAYS: Final = (*ARRAY_NAMES, "by_id", "payload_ends", "payload_data")
 """The engine's arrays; all places by increasing id; where each place's payload ends; the payloads."""
 
+TABLES_FROM: Final = 32_768
+"""Items: runs of recent writes of at least so many have tables as well; smaller ones are as fast to sweep."""
+
 _NOWHERE: Final = np.uint64(2**64 - 1)
 
 
@@ -145,8 +148,8 @@ class Segment:
 
 
 class Run:
-    """A segment of recent writes, in RAM: items in order of id, place 0 first. The engine's index of them, which can
-    only be swept, is made when a search first asks for it."""
+    """A segment of recent writes, in RAM: items in order of id, place 0 first. The engine's index of them is made when a
+    search first asks for it."""
 
     def __init__(self, settings: IndexSettings, rows: Rows) -> None:
         """Take items in order of id."""
@@ -185,7 +188,8 @@ class Run:
         """Return what the engine searches, without the places in a bitmap."""
         if self._index is None or self._places is None:
             rows = self._rows
-            index = Index.build(rows.codes, self._settings.bits, rows.ids, tables="none", reorder=False, threads=1)
+            tables = self._settings.tables if self.n >= TABLES_FROM else "none"
+            index = Index.build(rows.codes, self._settings.bits, rows.ids, tables, reorder=False, threads=1)
             self._places, self._index = np.argsort(index.ids), index
         if dead is None:
             return Part(self._index)

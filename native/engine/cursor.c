@@ -7,13 +7,14 @@
 
 int cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, int batch, wh_cursor **out) {
     if (count == 0) return WH_ARGUMENT;
-    uint32_t bits = parts[0].index->meta.bits;
+    uint32_t bits = parts[0].index->meta.bits, tables = 0;
     for (size_t i = 0; i < count; i++) {
         const wh_index *index = parts[i].index;
         if (index->meta.bits != bits || parts[i].dead_count > index->meta.n || (parts[i].dead_count && !parts[i].dead))
             return WH_ARGUMENT;
-        if (search->plan == WH_PROBE && index->meta.tables == 0) return WH_NO_TABLES;
+        tables |= index->meta.tables;
     }
+    if (search->plan == WH_PROBE && tables == 0) return WH_NO_TABLES;
     wh_cursor *c = wh_calloc(1, sizeof *c);
     if (!c) return WH_MEMORY;
     int status = query_init(&c->query, bits, search);

@@ -26,7 +26,7 @@ static int start_round(struct part *p, int resumed) {
     collect_start(&p->collector, p->hits, capacity, p->radius, p->dead, resumed, p->last);
     p->stats.rounds++;
     sweep_restart(&p->sweep);
-    if (p->query->plan == WH_SWEEP || (p->query->plan == WH_AUTO && p->index->meta.tables == 0)) {
+    if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
         plan_start(&p->plan, p->index, p->plan.batch, clock_nanoseconds(), p->sweep.planes_read);
         return WH_OK;

@@ -148,6 +148,7 @@ int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids,
 
 /* -- Search ------------------------------------------------------------------------------------------------------ */
 
+/* Parts without tables are swept, whatever the plan; WH_NO_TABLES where that leaves nothing to probe. */
 enum wh_plan { WH_AUTO = 0, WH_PROBE = 1, WH_SWEEP = 2 };
 
 typedef struct wh_cursor wh_cursor;

@@ -133,7 +133,9 @@ def race(
             if plan == "probe" and data.bits > 128:
                 continue  # minutes per query: the buckets of sparse long codes hold most of the data
 
-            def ours(query: int, k: int, index: Index = index, plan: Any = plan) -> tuple[float, NDArray[np.float64]]:
+            own = Index.from_arrays(index.arrays, owner=index)  # the planner learns from its own searches only
+
+            def ours(query: int, k: int, index: Index = own, plan: Any = plan) -> tuple[float, NDArray[np.float64]]:
                 answer = index.search(singles[query], k, plan=plan, threads=1)
                 return answer.stats[0].seconds, answer.distances
 

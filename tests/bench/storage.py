@@ -47,20 +47,20 @@ def fill(
 
 
 def race(views: dict[str, View], costs: Costs, plan: Plan, rounds: int, k: int = 10) -> dict[str, float]:
-    """Return ms per query of each view: the median of the rounds' means, the views taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in views}
+    """Return ms per query of each view: query by query the views take turns, in another order each round; the median of
+    a query's rounds, and then the mean of all queries."""
+    names = list(views)
     singles = [costs[i] for i in range(len(costs))]
+    times = np.zeros((rounds + 1, len(singles), len(names)))
+    rng = np.random.default_rng(0)
     for turn in range(rounds + 1):
-        names = list(views)
-        for name in np.random.default_rng(turn).permutation(names).tolist():
-            for one in singles[:10]:
-                views[name].search(one, k, plan=plan, threads=1)
-            start = time.perf_counter()
-            for one in singles:
-                views[name].search(one, k, plan=plan, threads=1)
-            if turn:
-                times[name].append((time.perf_counter() - start) / len(singles) * 1e3)
-    return {name: float(np.median(t)) for name, t in times.items()}
+        for query, one in enumerate(singles):
+            for name in rng.permutation(len(names)).tolist():
+                start = time.perf_counter()
+                views[names[name]].search(one, k, plan=plan, threads=1)
+                times[turn, query, name] = time.perf_counter() - start
+    means = np.median(times[1:], axis=0).mean(axis=0) * 1e3
+    return dict(zip(names, means.tolist(), strict=True))
 
 
 def search_times(directory: Path, names: list[str], rounds: int) -> list[dict[str, Any]]:
@@ -294,7 +294,7 @@ def main() -> None:
     """Run what is asked for and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["search", *PARTS], help="search, ingest, 'group commit', ...")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds per cell of the search times (default 7)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds per cell of the search times (default 15)")
     parser.add_argument("--one", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help="where to keep the files meanwhile (default: build/bench)")
     arguments = parser.parse_args()

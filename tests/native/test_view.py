@@ -32,7 +32,7 @@ def make_view(data: Data, seed: int) -> tuple[View, Ids, Codes]:
 
 
 def plans_of(view: View) -> tuple[Plan, ...]:
-    return ("auto", "sweep") if any(p.index.tables == "none" for p in view.parts) else ("auto", "sweep", "probe")
+    return ("auto", "sweep", "probe") if view.can_probe else ("auto", "sweep")
 
 
 @generated(600)

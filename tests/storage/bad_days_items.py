@@ -18,7 +18,7 @@ Ids = NDArray[np.uint64]
 Versions = NDArray[np.uint64]
 
 
-class Violation(Exception):
+class BrokenPromiseError(Exception):
     """The store has broken a promise."""
 
 
@@ -41,7 +41,7 @@ def versions_in(items: Items) -> Versions:
     absent = bytes(8)
     wrong = [len(payload) for payload, found in zip(items.payloads, items.found, strict=True) if found]
     if any(size != 8 for size in wrong):
-        raise Violation(f"payloads of {sorted(set(wrong))} bytes; all have 8")
+        raise BrokenPromiseError(f"payloads of {sorted(set(wrong))} bytes; all have 8")
     versions = np.frombuffer(b"".join(payload or absent for payload in items.payloads), dtype="<u8")
     check_whole(items.ids[items.found], items.codes[items.found], versions[items.found])
     return versions
@@ -51,7 +51,9 @@ def check_whole(ids: Ids, codes: NDArray[np.uint8], versions: Versions) -> None:
     """Refuse items whose code does not follow from id and version."""
     torn = np.flatnonzero((codes != codes_of(ids, versions)).any(axis=1) | (versions == 0))
     if len(torn):
-        raise Violation(f"{len(torn)} torn items, the first of id {ids[torn[0]]} and version {versions[torn[0]]}")
+        raise BrokenPromiseError(
+            f"{len(torn)} torn items, the first of id {ids[torn[0]]} and version {versions[torn[0]]}"
+        )
 
 
 def all_versions(snapshot: Snapshot, universe: int) -> Versions:
@@ -59,11 +61,11 @@ def all_versions(snapshot: Snapshot, universe: int) -> Versions:
     versions = np.zeros(universe, dtype=np.uint64)
     for rows in snapshot.scan(1 << 17):
         if rows.payloads is None or (np.diff(rows.payloads.ends) != 8).any():
-            raise Violation("items without a version")
+            raise BrokenPromiseError("items without a version")
         own = rows.payloads.data.view("<u8")
         check_whole(rows.ids, rows.codes, own)
         if versions[rows.ids].any():
-            raise Violation(f"id {rows.ids[versions[rows.ids] != 0][0]} comes twice")
+            raise BrokenPromiseError(f"id {rows.ids[versions[rows.ids] != 0][0]} comes twice")
         versions[rows.ids] = own
     return versions
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import whamming
-from tests.storage.bad_days_items import Ids, Versions, Violation, some, versions_in
+from tests.storage.bad_days_items import BrokenPromiseError, Ids, Versions, some, versions_in
 from tests.storage.bad_days_writer import HOT, INDEX
 from whamming.storage.contents import Snapshot
 from whamming.storage.database import make_costs
@@ -73,7 +73,7 @@ class _Reader:
             for number in range(ROUNDS):
                 snapshot = index.snapshot()
                 if snapshot.version < version:
-                    raise Violation(f"a snapshot of version {snapshot.version} after one of {version}")
+                    raise BrokenPromiseError(f"a snapshot of version {snapshot.version} after one of {version}")
                 self.snapshots += snapshot.version > version
                 version = snapshot.version
                 ids, versions = self._check_items(snapshot)
@@ -81,7 +81,7 @@ class _Reader:
                 if held is None or number % HELD == 0:
                     held = snapshot, ids, versions
                 elif (versions_in(held[0].get(held[1])) != held[2]).any():
-                    raise Violation("a snapshot has changed")
+                    raise BrokenPromiseError("a snapshot has changed")
                 self.rounds += 1
 
     def _check_items(self, snapshot: Snapshot) -> tuple[Ids, Versions]:
@@ -92,7 +92,7 @@ class _Reader:
         there = versions != 0
         back = there & ((versions < self._last[ids]) | (self._gone[ids] & (versions == self._last[ids])))
         if back.any():
-            raise Violation(f"ids {some(ids[back])} went back to versions {some(versions[back])}")
+            raise BrokenPromiseError(f"ids {some(ids[back])} went back to versions {some(versions[back])}")
         self._last[ids] = np.maximum(self._last[ids], versions)
         self._gone[ids] = ~there
         self.items += len(ids)
@@ -107,16 +107,17 @@ class _Reader:
         hits = snapshot.get(answer.ids.ravel())
         versions_in(hits)
         if not hits.found[np.isfinite(answer.distances).ravel()].all():
-            raise Violation("a hit that is not there")
+            raise BrokenPromiseError("a hit that is not there")
         far = _distances(codes, hits.codes.reshape(*answer.ids.shape, -1))
         if (far != answer.distances)[np.isfinite(answer.distances)].any():
-            raise Violation("a hit at a wrong distance")
+            raise BrokenPromiseError("a hit at a wrong distance")
         missed = ids[~((answer.ids == ids[:, None]) & (answer.distances == 0)).any(axis=1)]
         if len(missed):
-            raise Violation(f"searches of their codes miss ids {some(missed)}")
+            raise BrokenPromiseError(f"searches of their codes miss ids {some(missed)}")
         self.searches += len(ids)
 
 
 def _distances(queries: NDArray[np.uint8], codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the distance of each query to the codes of its row."""
-    return np.unpackbits(queries[:, None] ^ codes, axis=2).sum(axis=2, dtype=np.int64)
+    far: NDArray[np.int64] = np.unpackbits(queries[:, None] ^ codes, axis=2).sum(axis=2, dtype=np.int64)
+    return far

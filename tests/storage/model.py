@@ -77,7 +77,7 @@ def check_items(snapshot: Snapshot, model: Model) -> None:
 
 
 def plans_of(view: View) -> tuple[Plan, ...]:
-    return ("auto", "sweep") if any(p.index.tables == "none" for p in view.parts) else ("auto", "sweep", "probe")
+    return ("auto", "sweep", "probe") if view.can_probe else ("auto", "sweep")
 
 
 def check_answers(snapshot: Snapshot, model: Model, table: Floats, k: int, inside: float | None = None) -> int:

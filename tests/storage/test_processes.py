@@ -188,10 +188,10 @@ def test_readers_follow_a_writer_that_does_not_wait_for_them(
         readers = [spawn(lasting.directory / "db", mode="r") for _ in range(2)]
         for reader in readers:
             reader.do("open")
-            reader.start("follow", 400)
-        for i in range(401):
+            reader.start("follow", 200)
+        for i in range(201):
             index.upsert([i], codes(1, i), durability="fsync" if i % 3 else "async")
-            if i % 100 == 50:
+            if i % 50 == 25:
                 index.compact()
         for reader in readers:
             assert reader.result() > 5
@@ -317,3 +317,52 @@ def test_a_database_that_may_only_be_read(public: Path, spawn: Callable[..., Pro
     reader.do("open")
     with pytest.raises(whamming.StorageError, match="Permission denied"):
         reader.do("check", model)
+
+
+def test_who_may_not_lock_does_not_read_beside_a_writer(public: Path, spawn: Callable[..., Process]) -> None:
+    """The writer could not know which pages such a reader uses, and would write over them."""
+    path = public / "db"
+    user = NOBODY if os.geteuid() == 0 else None
+    with whamming.open(path) as database:
+        index = database.create_index("docs", BITS)
+        model = Model(index.settings)
+        index.upsert(range(100), codes(100))
+        model.upsert(range(100), codes(100))
+        index.seal()
+        (path / "docs").chmod(0o555)
+        (path / "docs" / "lock.mdb").chmod(0o444)
+        reader = spawn(path, mode="r", user=user)
+        try:
+            reader.do("open")
+        except InvalidArgumentError as error:
+            pytest.skip(f"user {user} cannot read what is installed: {error}")
+        with pytest.raises(whamming.StorageError, match=r"is being written.*wait until the writer is done"):
+            reader.do("check", model)
+    reader.do("check", model, True)
+    (path / "docs").chmod(0o755)
+    (path / "docs" / "lock.mdb").chmod(0o644)
+    with whamming.open(path) as database:
+        with pytest.raises(WriterBusyError, match="is being read by someone who may not write"):
+            database.index("docs")
+        reader.do("check", model)
+        reader.kill()
+        check_items(database.index("docs").snapshot(), model)
+
+
+def test_a_forked_process_does_not_keep_the_writers_lock(lasting: Place) -> None:
+    database = lasting.open()
+    database.create_index("docs", 8)
+    hold, release = os.pipe()
+    child = os.fork()
+    if child == 0:  # does nothing but have our files open
+        os.close(release)
+        os.read(hold, 1)
+        os._exit(0)
+    try:
+        database.close()
+        with lasting.open() as again:
+            again.index("docs").upsert([1], np.array([[1]], dtype=np.uint8))
+    finally:
+        os.close(release)
+        os.close(hold)
+        os.waitpid(child, 0)

@@ -22,7 +22,7 @@ def quick(base: int) -> settings:
     return settings(generated(base), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@quick(200)
+@quick(100)
 @given(payloads=payload_lists, data=st.data())
 def test_payloads_are_taken_in_any_order(
     payloads: list[bytes], data: st.DataObject, monkeypatch: pytest.MonkeyPatch
@@ -57,7 +57,7 @@ def test_items_without_payloads_beside_items_with() -> None:
     assert rows.nbytes == 4 * 8 + 4 + 3
 
 
-@quick(300)
+@quick(150)
 @given(
     written=st.lists(
         st.tuples(

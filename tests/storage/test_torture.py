@@ -1,4 +1,4 @@
-"""Writers that are killed lose nothing that they had acknowledged: the torture run, in short, and special cases of it."""
+"""Writers that are killed lose nothing that they had acknowledged: the torture run in short, and special cases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ import pytest
 
 import whamming
 from tests.storage.bad_days_items import BITS, codes_of, payloads_of, versions_in
-from tests.storage.torture import COMMIT_POINTS, POINTS, SLOWEST_REOPEN, Kill, Torture, points_in_storage
+from tests.storage.torture import (
+    COMMIT_POINTS,
+    POINTS,
+    SEGMENT_POINTS,
+    SLOWEST_REOPEN,
+    Kill,
+    Torture,
+    points_in_storage,
+)
 from whamming.storage import StoredIndex, faults, segmented
 from whamming.storage.disk import LmdbStore
 
@@ -44,6 +52,70 @@ def test_writers_killed_at_every_point_lose_nothing(tmp_path: Path) -> None:
 def write(index: StoredIndex, ids: list[int], version: int) -> None:
     own = np.array(ids, dtype=np.uint64)
     index.upsert(own, codes_of(own, version), payloads_of(len(own), version))
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Interrupt this process as Ctrl-C does, when it passes a point for the first time."""
+
+    def hook(name: str) -> None:
+        if name == point:
+            monkeypatch.setattr(faults, "hook", None)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(faults, "hook", hook)
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_an_interrupted_write_is_there_wholly_or_not_at_all_and_none_after_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    ids = np.arange(1, 6, dtype=np.uint64)
+    with whamming.open(tmp_path) as database:
+        index = database.create_index("docs", BITS)
+        write(index, [1, 2], version=1)
+        index.upsert(ids[:1], codes_of(ids[:1], 2), payloads_of(1, 2), durability="async")
+        interrupt_at(monkeypatch, point)
+        with pytest.raises(KeyboardInterrupt):
+            write(index, [2, 3], version=3)  # with the write before it, the second of two in its commit
+        with whamming.open(tmp_path, mode="r") as reading:
+            early = versions_in(reading.index("docs").get(ids)).tolist()
+            write(index, [4], version=4)
+            write(index, [2], version=5)
+            late = versions_in(index.get(ids)).tolist()
+            assert versions_in(reading.index("docs").get(ids)).tolist() == late
+        assert early in ([1, 1, 0, 0, 0], [2, 3, 3, 0, 0])
+        assert late in ([2, 5, 0, 4, 0], [2, 5, 3, 4, 0])
+        assert (late[2] == 3) == (early[2] == 3)
+    with whamming.open(tmp_path) as database:
+        assert versions_in(database.index("docs").get(ids)).tolist() == late
+        assert database.verify()["docs"].ok
+
+
+@pytest.mark.parametrize("point", SEGMENT_POINTS)
+def test_an_interrupted_seal_or_merge_changes_nothing_that_can_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    ids = np.arange(1, 8, dtype=np.uint64)
+    with whamming.open(tmp_path) as database:
+        index = database.create_index("docs", BITS)
+        for version, own in enumerate(([1, 2, 3], [3, 4], [5, 1]), 1):
+            write(index, own, version)
+            if version == 2:
+                index.seal()
+        for action in (index.seal, index.compact):
+            interrupt_at(monkeypatch, point)
+            with pytest.raises(KeyboardInterrupt):
+                action()
+            assert versions_in(index.get(ids)).tolist() == [3, 1, 2, 2, 3, 0, 0]
+            write(index, [6], version=4)
+            index.delete([6])
+            action()
+            assert versions_in(index.get(ids)).tolist() == [3, 1, 2, 2, 3, 0, 0]
+            assert index.verify().ok
+        assert index.stats().segments == 1
+    with whamming.open(tmp_path) as database:
+        assert versions_in(database.index("docs").get(ids)).tolist() == [3, 1, 2, 2, 3, 0, 0]
+        assert database.verify()["docs"].ok
 
 
 def hold_open(path: str, control: Connection) -> None:

@@ -27,7 +27,15 @@ import numpy as np
 
 import whamming
 from tests.storage import bad_days_reader, bad_days_writer
-from tests.storage.bad_days_items import BITS, Violation, all_versions, codes_of, payloads_of, some, versions_in
+from tests.storage.bad_days_items import (
+    BITS,
+    BrokenPromiseError,
+    all_versions,
+    codes_of,
+    payloads_of,
+    some,
+    versions_in,
+)
 from tests.storage.bad_days_reader import Report
 from tests.storage.bad_days_writer import DONE, INDEX, LANES, Job, Operation
 from whamming.storage import StorageError, StoredIndex, segmented
@@ -174,7 +182,7 @@ class Torture:
                     print(f"{self._cycle} cycles, {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
             with whamming.open(self._path) as database:
                 self._verify(database.index(INDEX))
-        except Violation as error:
+        except BrokenPromiseError as error:
             summary.problems.append(f"cycle {self._cycle}: {error}")
         except StorageError as error:
             summary.corrupt_opens += 1
@@ -222,9 +230,9 @@ class Torture:
             wrong = others[versions_in(index.get(others)) != self._model[others]]
             if len(wrong):
                 self.summary.lost += len(wrong)
-                raise Violation(f"ids {some(wrong)} have changed, though nobody has written them")
+                raise BrokenPromiseError(f"ids {some(wrong)} have changed, though nobody has written them")
             if count != np.count_nonzero(self._model):
-                raise Violation(f"{count} items; should be {np.count_nonzero(self._model)}")
+                raise BrokenPromiseError(f"{count} items; should be {np.count_nonzero(self._model)}")
             if verify:
                 self._verify(index)
             stats = index.stats()
@@ -257,7 +265,7 @@ class Torture:
             later = {id_ for one in operations[safe:] for id_, _ in one.effects()}
             lost = sorted(wrong_when_safe - later)
             self.summary.lost += len(lost)
-            raise Violation(
+            raise BrokenPromiseError(
                 f"no prefix of {safe} to {len(operations)} operations explains what is there; lost are ids "
                 f"{some(lost) or 'none'}, and {len(wrong_when_safe) - len(lost)} more are not as they should be"
             )
@@ -272,11 +280,11 @@ class Torture:
         self.summary.verified += 1
         report = index.verify()
         if not report.ok:
-            raise Violation(f"verify() says: {report.problems[0]}, and {len(report.problems) - 1} more")
+            raise BrokenPromiseError(f"verify() says: {report.problems[0]}, and {len(report.problems) - 1} more")
         wrong = np.flatnonzero(all_versions(index.snapshot(), len(self._model)) != self._model)
         if len(wrong):
             self.summary.lost += len(wrong)
-            raise Violation(f"{len(wrong)} ids are not what they should be: {some(wrong)}")
+            raise BrokenPromiseError(f"{len(wrong)} ids are not what they should be: {some(wrong)}")
 
 
 def _run_and_kill(job: Job, seconds: float) -> list[int]:
@@ -290,9 +298,9 @@ def _run_and_kill(job: Job, seconds: float) -> list[int]:
     writer.kill()
     writer.join()
     if stuck:
-        raise Violation(f"the writer does not reach {job.point!r} {job.passes} times in {_STUCK:.0f} s")
+        raise BrokenPromiseError(f"the writer does not reach {job.point!r} {job.passes} times in {_STUCK:.0f} s")
     if writer.exitcode != -signal.SIGKILL:
-        raise Violation(f"the writer ended with {writer.exitcode}; see its traceback")
+        raise BrokenPromiseError(f"the writer ended with {writer.exitcode}; see its traceback")
     returned = [0] * LANES
     with receiver:
         try:

@@ -1,0 +1,24 @@
+"""Locks on files, which processes take, and handles of one process likewise. The system lets go of a dead process's."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+
+def try_lock(path: Path, mode: str, *, shared: bool = False) -> IO[bytes] | None:
+    """Open a file and lock it, alone or with others that share it; None where that cannot be now."""
+    handle: IO[bytes] = path.open(mode)
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
+
+
+def unlock(handle: IO[bytes]) -> None:
+    """Let go of a lock. Closing alone would not, where a process that was forked meanwhile has the file open, too."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    handle.close()
