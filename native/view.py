@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from whamming.native.errors import InvalidArgumentError, check
 
 if TYPE_CHECKING:
     from whamming.native.index import Index
+
+MOST_PADDED: Final = 1 << 28
+"""Numbers in the arrays of an answer that is padded because k exceeds the number of items."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ class View:
         if costs.single:
             found_count = int(counts[0])
             return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
+        if columns < k:
+            ids, distances = _padded(ids, k, np.iinfo(np.uint64).max), _padded(distances, k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
     def cursor(
@@ -227,6 +232,18 @@ class View:
             f"searching {q} queries",
         )
         return stats
+
+
+def _padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
+    """Return rows of k columns, filled up."""
+    if len(rows) * k > MOST_PADDED:
+        raise InvalidArgumentError(
+            f"k = {k} for {len(rows)} queries of an index with {rows.shape[1]} items: the answer would be padded to "
+            f"{len(rows) * k} numbers, at most {MOST_PADDED}; ask for fewer"
+        )
+    padded = np.full((len(rows), k), filling, dtype=rows.dtype)
+    padded[:, : rows.shape[1]] = rows
+    return padded
 
 
 def check_threads(threads: int | None) -> int:

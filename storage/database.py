@@ -437,6 +437,10 @@ class StoredIndex:
         costs = make_costs(self.settings, codes, weights, table)
         return self.store.snapshot().view.search(costs, k, radius, plan, budget=budget, threads=threads)
 
+    def flush(self) -> None:
+        """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
+        self.store.flush()
+
     def seal(self, progress: Progress | None = None) -> None:
         """Turn recent writes into a segment with tables now, rather than when there are many."""
         self.store.seal(progress)

@@ -148,8 +148,10 @@ class Segment:
 
 
 class Run:
-    """A segment of recent writes, in RAM: items in order of id, place 0 first. The engine's index of them is made when a
-    search first asks for it."""
+    """A segment of recent writes, in RAM: items in order of id, place 0 first.
+
+    The engine's index of them is made when a search first asks for it.
+    """
 
     def __init__(self, settings: IndexSettings, rows: Rows) -> None:
         """Take items in order of id."""

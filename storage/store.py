@@ -77,6 +77,9 @@ class Store(Protocol):
         """Apply a batch, all of it or nothing. When it returns, the next snapshot shows it, and with ``fsync`` a crash
         does not lose it. Raises StorageFullError, ReadOnlyError, ClosedError."""
 
+    def flush(self) -> None:
+        """Wait until every ``async`` write is durable. Raises what kept one from it."""
+
     def seal(self, progress: Progress | None = None) -> None:
         """Turn the delta into a segment. Writing and searching go on meanwhile."""
 

@@ -2,7 +2,8 @@
 
 1. search from a warm LMDB file against RAM, per plan, interleaved; and with a tenth of the items in the delta and a
    tenth deleted, against a freshly compacted index;
-2. ingest: a million codes of 128 bits in batches of 10,000 with fsync, then sealed, beside plain writes of as many bytes;
+2. ingest: a million codes of 128 bits in batches of 10,000 with fsync, then sealed, beside plain writes of as many
+   bytes;
 3. group commit: 50,000 single upserts from 8 threads;
 4. rewriting: ten rounds over 200,000 items, and the file's size against a fresh index's;
 5. an index four times as large as the memory that the process may use.
@@ -239,7 +240,7 @@ def larger_than_memory(directory: Path, count: int = 6_000_000, bits: int = 256)
     for _ in range(20):  # let go of what the writing left in the page cache
         if not drop_cache(path / "codes" / "data.mdb"):
             break
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=start, check=False)  # noqa: PLW1509
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=start, check=False)
     result["answers"] = "exact" if done.returncode == 0 else f"failed: {done.stderr[-300:]}"
     for line in done.stdout.splitlines():
         name, value = line.split()
@@ -276,9 +277,9 @@ def drop_cache(path: Path) -> bool:
 def table(rows: list[dict[str, Any]]) -> str:
     """Lay rows with the same keys out as a Markdown table."""
     names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    for row in rows:
-        lines.append("| " + " | ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+    cells = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    lines = ["| " + " | ".join(line) + " |" for line in (names, *cells)]
+    lines.insert(1, "|---" * len(names) + "|")
     return "\n".join(lines) + "\n"
 
 
