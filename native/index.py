@@ -217,7 +217,10 @@ class Index:
             return rows[places].copy()
         starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
         wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
-        return rows[np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1]
+        groups = np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1
+        if len(groups) and not 0 <= groups.min() <= groups.max() < self.distinct:
+            raise CorruptIndexError(f"places that belong to none of the {self.distinct} different codes")
+        return rows[groups]
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the places of some ids, 2**64 - 1 for those that the index does not have.

@@ -344,11 +344,18 @@ class LmdbStore(SegmentedStore):
         self._generation = manifest["generation"]
         try:
             group = _SegmentSet(self._file)
-            self._remap(group)
-            if new is not None:
-                new.forget()  # its copy in the file has taken over: there is no need to have both in memory
         except lmdb.ReadersFullError:
             log.warning("%s: too many snapshots are in use; the new segment stays in memory meanwhile", self._path)
+            return
+        if new is not None:
+            new.forget()  # its copy in the file takes over: there is no need to have both in memory
+        try:
+            self._remap(group)
+        except Exception:
+            log.exception("%s: reading the new segment back failed; reading everything anew", self._path)
+            version = self._contents.version
+            self._contents = self._load()
+            self._contents.version += version + 1
 
     def _merge(self, parts: Sequence[Live], progress: Progress | None) -> None:
         """Merge segments that are as they were written: under a new one's checksums, damage would pass for sound."""

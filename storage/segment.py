@@ -143,7 +143,10 @@ class Segment:
         if not self.n:
             return 0, 0
         order = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
-        least, greatest = self.index.ids_at(order[[0, -1]])
+        ends = order[[0, -1]]
+        if ends.max() >= self.n:
+            raise CorruptStoreError(f"the array by_id leads to place {ends.max()} of {self.n}; restore a backup")
+        least, greatest = self.index.ids_at(ends)
         return int(least), int(greatest)
 
 

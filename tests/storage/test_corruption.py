@@ -10,6 +10,7 @@ import pytest
 import whamming
 from tests.storage import bad_days_damage as damage
 from tests.storage.bad_days_regions import Regions, regions_of
+from whamming import WhammingError
 from whamming.storage import CorruptStoreError, disk
 from whamming.storage.records import array_key, dead_key, delta_key
 
@@ -29,12 +30,12 @@ def test_damage_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
 
 
 class Specimen:
-    """A database with a delta, and where the bytes of its file are."""
+    """A database with a delta and equal codes, and where the bytes of its file are."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path / damage.INDEX / "data.mdb"
-        damage.SPECIMENS[0].make(path)
+        damage.SPECIMENS[-1].make(path)
         self.sound = self.file.read_bytes()
         self.regions: Regions = regions_of(self.sound)
 
@@ -49,7 +50,7 @@ class Specimen:
         (place,) = (start for start, stop in self.regions["keys"] if self.sound[start:stop] == key)
         return place
 
-    def place_in_array(self, name: str, segment: int = 1) -> int:
+    def array(self, name: str, segment: int = 1) -> range:
         """Return where the contents of an array are in the file."""
         kind = array_key(segment, name)[-1]
         (place,) = (
@@ -57,7 +58,7 @@ class Specimen:
             for start, stop in self.regions["array headers"]
             if self.sound[start + 8 : start + 16] == segment.to_bytes(8, "little") and self.sound[start + 24] == kind
         )
-        return place
+        return range(place, place + int.from_bytes(self.sound[place - 32 : place - 24], "little"))
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_key_with_a_wrong_bit_hides_no_write_and_brings_no_deleted_item_back(
 
 @pytest.mark.parametrize("name", ["codes", "ids", "payload_data"])
 def test_merging_does_not_cover_damage_up(specimen: Specimen, name: str) -> None:
-    specimen.flip(specimen.place_in_array(name), 0)
+    specimen.flip(specimen.array(name)[0], 0)
     with whamming.open(specimen.path) as database:
         index = database.index(damage.INDEX)
         count = len(index)
@@ -100,10 +101,25 @@ def test_merging_does_not_cover_damage_up(specimen: Specimen, name: str) -> None
 
 
 def test_payloads_that_do_not_fit_are_refused_one_by_one_and_in_bulk(specimen: Specimen) -> None:
-    specimen.flip(specimen.place_in_array("payload_ends") + 8 * 200 + 6, 1)
+    specimen.flip(specimen.array("payload_ends")[8 * 200 + 6], 1)
     with whamming.open(specimen.path, mode="r") as database:
         index = database.index(damage.INDEX)
         with pytest.raises(CorruptStoreError, match="payload of place"):
             index.get(range(damage.ITEMS))
         with pytest.raises(CorruptStoreError, match="payloads that overlap"):
             list(index.snapshot().scan())
+
+
+@pytest.mark.parametrize("place", [2, -2])
+def test_the_least_and_the_greatest_id_are_looked_for_inside_only(specimen: Specimen, place: int) -> None:
+    specimen.flip(specimen.array("by_id")[place], 3)
+    with whamming.open(specimen.path, mode="r") as database, pytest.raises(CorruptStoreError, match="by_id"):
+        database.index(damage.INDEX)
+
+
+def test_an_item_of_no_code_is_refused(specimen: Specimen) -> None:
+    groups = specimen.array("groups")
+    count = int.from_bytes(specimen.sound[groups[-4] : groups[-1] + 1], "little")
+    specimen.flip(groups[-4 + (count.bit_length() - 1) // 8], (count.bit_length() - 1) % 8)
+    with whamming.open(specimen.path, mode="r") as database, pytest.raises(WhammingError):
+        database.index(damage.INDEX).get(range(damage.ITEMS))
