@@ -308,14 +308,14 @@ class LmdbStore(SegmentedStore):
         return number
 
     def _install(self, old: Sequence[Live], new: Segment | None, number: int | None, *, seals: bool) -> None:
-        before = self._contents.sealed, self._contents.frozen
+        before, generation = (self._contents.sealed, self._contents.frozen), self._generation
         self._contents.replace(old, new, number)
         try:
             self._install_in_file([part.number for part in old if part.number is not None], new, seals=seals)
         except BaseException:
             with self._file.env.begin() as txn:  # to know: an interrupt may come when it is done
                 self._manifest = _read_manifest(txn)
-            if self._manifest["generation"] == self._generation:
+            if self._manifest["generation"] == generation:
                 self._contents.sealed, self._contents.frozen = before
             self._generation = self._manifest["generation"]
             raise
@@ -351,11 +351,13 @@ class LmdbStore(SegmentedStore):
             new.forget()  # its copy in the file takes over: there is no need to have both in memory
         try:
             self._remap(group)
-        except Exception:
-            log.exception("%s: reading the new segment back failed; reading everything anew", self._path)
+        except BaseException as error:
             version = self._contents.version
             self._contents = self._load()
             self._contents.version += version + 1
+            if not isinstance(error, Exception):
+                raise
+            log.warning("%s: reading the new segment back failed; everything was read anew", self._path, exc_info=True)
 
     def _merge(self, parts: Sequence[Live], progress: Progress | None) -> None:
         """Merge segments that are as they were written: under a new one's checksums, damage would pass for sound."""
