@@ -26,7 +26,7 @@ enum {
     SMALL_SAMPLE = 64,
     SMALL_CHOICES = 8,
     SMALL_WITNESSES = 64,
-    DEPTH = 64       /* of the stack: the smaller half is taken first, so it never holds more than log2(n) nodes */
+    DEPTH = 64 /* of the stack: the smaller half is taken first, so it never holds more than log2(n) nodes */
 };
 
 struct node {
