@@ -25,20 +25,23 @@ from whamming.storage.errors import (
 from whamming.storage.rows import Rows, WriteBatch
 from whamming.storage.settings import BitOrder, Durability, IndexSettings
 from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
-from whamming.storage.transfer import export_items, import_items
+from whamming.storage.transfer import CodesFile, ItemsIndex, Piece, export_items, import_items, read_codes
 
 __all__ = [
     "AlreadyExistsError",
     "Backend",
     "BitOrder",
     "ClosedError",
+    "CodesFile",
     "CorruptStoreError",
     "Database",
     "Durability",
     "FormatError",
     "IndexSettings",
     "Items",
+    "ItemsIndex",
     "NotFoundError",
+    "Piece",
     "ReadOnlyError",
     "Rows",
     "Search",
@@ -54,5 +57,6 @@ __all__ = [
     "export_items",
     "import_items",
     "open_database",
+    "read_codes",
     "restore",
 ]

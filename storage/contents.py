@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Part, View
+from whamming.native import InvalidArgumentError, Part, View
 from whamming.storage import maintenance
 from whamming.storage.rows import Rows, WriteBatch, settle
 from whamming.storage.segment import Live, Run, Segment
@@ -92,6 +92,11 @@ class Snapshot:
 
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
+        if size < 1:
+            raise InvalidArgumentError(f"{size} items at a time; it must be 1 or more")
+        return self._pieces(size)
+
+    def _pieces(self, size: int) -> Iterator[Rows]:
         for part in self._parts:
             places = part.places()
             for first in range(0, len(places), size):

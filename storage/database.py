@@ -50,7 +50,7 @@ from whamming.storage.errors import (
     from_system,
 )
 from whamming.storage.locks import try_lock, unlock
-from whamming.storage.rows import WriteBatch, as_ids
+from whamming.storage.rows import Rows, WriteBatch, as_ids
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name, is_name
 from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend
 
@@ -385,6 +385,13 @@ class StoredIndex:
     def snapshot(self) -> Snapshot:
         """Return an immutable view of the index as it is now."""
         return self.store.snapshot()
+
+    def scan(self, size: int = 10_000) -> Iterator[Rows]:
+        """Return all items as they are now, in no particular order, in pieces of at most ``size``.
+
+        Codes are in the index's bit order.
+        """
+        return self.store.snapshot().scan(size)
 
     def search(
         self,
