@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args, overload
@@ -141,12 +142,28 @@ def check_plan(plan: str, can_probe: bool) -> None:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
 
 
+def as_whole(name: str, value: int) -> int:
+    """Return a whole number, of numpy's kinds too, as a Python integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} = {value!r}; it must be a whole number") from None
+
+
+def _is_number(value: float) -> bool:
+    """Tell whether a value is a number, not NaN, that fits a double."""
+    try:
+        return not math.isnan(value)
+    except (TypeError, OverflowError):
+        return False
+
+
 def describe_searches(
     costs: Costs, k: int, radius: float | None, plan: Plan, after: tuple[float, int] | None = None
 ) -> Any:
     """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
-    if radius is not None and math.isnan(radius):
-        raise InvalidArgumentError("radius = nan; it must be a number, or None for no limit")
+    if radius is not None and not _is_number(radius):
+        raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
     search = np.zeros(len(costs), dtype=_SEARCH)
     rows = np.arange(len(costs), dtype=np.uint64)
     search["optimum"] = costs.optimum.ctypes.data + rows * costs.optimum.strides[0]
@@ -157,13 +174,20 @@ def describe_searches(
     search["k"] = k
     search["radius"] = math.inf if radius is None else radius
     if after is not None:
-        distance, last_id = after
-        if math.isnan(distance) or not 0 <= last_id < 2**64:
-            raise InvalidArgumentError(f"after = {after}; it must be a (distance, id) that a search has handed out")
         search["resumed"] = 1
-        search["after_distance"] = distance
-        search["after_id"] = last_id
+        search["after_distance"], search["after_id"] = _checked_place(after)
     return ffi.from_buffer("struct wh_search[]", search)
+
+
+def _checked_place(after: tuple[float, int]) -> tuple[float, int]:
+    """Return a place in the order of hits."""
+    try:
+        distance, last_id = after[0], operator.index(after[1])
+        if len(after) == 2 and _is_number(distance) and 0 <= last_id < 2**64:
+            return distance, last_id
+    except (TypeError, IndexError, KeyError):
+        pass
+    raise InvalidArgumentError(f"after = {after!r}; it must be a (distance, id) that a search has handed out")
 
 
 class Cursor:
@@ -218,7 +242,7 @@ class Cursor:
 
         ``eager``: return as soon as at least one is proven.
         """
-        _check_count(n)
+        n = _checked_count(n)
         if self._pending:  # iterating has taken these from the engine already
             early = self._pending[-n:][::-1] if n else []
             del self._pending[len(self._pending) - len(early) :]
@@ -253,7 +277,7 @@ class Cursor:
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best ``n`` hits known but not handed out: what a search out of budget can say beyond its proof."""
-        _check_count(n)
+        n = _checked_count(n)
         n = min(n, self._left, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
@@ -315,16 +339,21 @@ class Cursor:
         return self._handle
 
 
-def _check_count(n: int) -> None:
+def _checked_count(n: int) -> int:
+    n = as_whole("n", n)
     if n < 0:
         raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+    return n
 
 
 def _raw_budget(budget: Budget | None) -> Any:
     if budget is None:
         return ffi.NULL
-    candidates, seconds = budget.candidates, budget.seconds
-    if (candidates is not None and candidates <= 0) or (seconds is not None and not seconds > 0):
+    candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)
+    seconds = budget.seconds
+    if (candidates is not None and candidates <= 0) or (
+        seconds is not None and not (_is_number(seconds) and seconds > 0)
+    ):
         raise InvalidArgumentError(f"{budget}: candidates and seconds must be positive, or None for no limit")
     nanoseconds = 0 if seconds is None else max(1, round(min(seconds, 1e9) * 1e9))
-    return ffi.new("struct wh_budget *", {"candidates": candidates or 0, "nanoseconds": nanoseconds})
+    return ffi.new("struct wh_budget *", {"candidates": min(candidates or 0, 2**63), "nanoseconds": nanoseconds})

@@ -20,6 +20,7 @@ from whamming.native.cursor import (
     Payloads,
     Plan,
     Stats,
+    as_whole,
     check_plan,
     describe_searches,
 )
@@ -134,6 +135,7 @@ class View:
         threads : for batches; by default one per core.
         """
         self._check_costs(costs)
+        k = as_whole("k", k)
         if not 0 <= k < 2**31:
             raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
         plan = self._checked(plan)
@@ -187,10 +189,10 @@ class View:
         self._check_costs(costs)
         if len(costs) != 1:
             raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
-        if k is not None and not 0 <= k < 2**63:
+        wanted = UNLIMITED if k is None else as_whole("k", k)
+        if k is not None and not 0 <= wanted < 2**63:
             raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
         plan = self._checked(plan)
-        wanted = UNLIMITED if k is None else k
         return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
 
     def _checked(self, plan: Plan) -> Plan:
@@ -250,6 +252,7 @@ def check_threads(threads: int | None) -> int:
     """Return how many threads to run, by default one per core."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = as_whole("threads", threads)
     if not 1 <= threads <= 256:
         raise InvalidArgumentError(f"threads = {threads}; it must be 1 to 256")
     return threads

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError, Part, View
+from whamming.native.cursor import as_whole
 from whamming.storage import maintenance
 from whamming.storage.rows import Rows, WriteBatch, settle
 from whamming.storage.segment import Live, Run, Segment
@@ -92,8 +93,8 @@ class Snapshot:
 
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
-        if size < 1:
-            raise InvalidArgumentError(f"{size} items at a time; it must be 1 or more")
+        if as_whole("size", size) < 1:
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
         return self._pieces(size)
 
     def _pieces(self, size: int) -> Iterator[Rows]:

@@ -170,6 +170,11 @@ class WriteBatch:
 def _as_payloads(payloads: Sequence[bytes | None] | None, count: int) -> Payloads | None:
     if payloads is None:
         return None
+    if isinstance(payloads, np.ndarray) and payloads.dtype.kind == "S":
+        raise InvalidArgumentError(
+            f"the payloads are a numpy array of {payloads.dtype}, which does not tell zero bytes at the end of a "
+            "payload from none; give a list of bytes, or an array of objects"
+        )
     if len(payloads) != count:
         raise InvalidArgumentError(f"{len(payloads)} payloads for {count} items; give one each (b'' or None for none)")
     for row, payload in enumerate(payloads):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Tables
 from whamming.native.costs import check_bits
+from whamming.native.cursor import as_whole
 
 BitOrder = Literal["little", "big"]
 Durability = Literal["fsync", "async"]
@@ -55,10 +55,7 @@ class IndexSettings:
 
     def __post_init__(self) -> None:
         """Refuse what no index can be."""
-        try:
-            object.__setattr__(self, "bits", operator.index(self.bits))
-        except TypeError:
-            raise InvalidArgumentError(f"bits = {self.bits!r}; it must be a whole number") from None
+        object.__setattr__(self, "bits", as_whole("bits", self.bits))
         check_bits(self.bits)
         for name, choices in (("bit_order", BitOrder), ("tables", Tables), ("buckets", Buckets)):
             check_choice(name, getattr(self, name), get_args(choices))

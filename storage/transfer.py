@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
 from whamming.native import InvalidArgumentError
+from whamming.native.cursor import as_whole
 from whamming.storage.errors import from_system
 from whamming.storage.rows import Payloads, Rows, as_ids
 from whamming.storage.settings import BitOrder, IndexSettings
@@ -199,6 +200,7 @@ def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, f
         raise from_system(error, source) from error
     columns.check(source, settings)
     count = len(columns.codes)
+    first_id = as_whole("first_id", first_id)
     if columns.ids is None and not 0 <= first_id <= 2**64 - count:
         raise InvalidArgumentError(f"first_id = {first_id} for {count} items; ids are 0 to 2**64 - 1")
     return CodesFile(source, settings, columns, first_id)
@@ -225,10 +227,11 @@ class CodesFile:
 
         Raises :class:`InvalidArgumentError` where it meets a row that cannot be a code, or an id that cannot be one.
         """
+        start, size = as_whole("start", start), as_whole("size", size)
         if not 0 <= start <= self.count:
             raise InvalidArgumentError(f"start = {start}; {self.path} has {self.count} rows")
         if size < 1:
-            raise InvalidArgumentError(f"{size} rows at a time; it must be 1 or more")
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more rows")
         return (self._piece(first, min(first + size, self.count)) for first in range(start, self.count, size))
 
     def _piece(self, first: int, last: int) -> Piece:

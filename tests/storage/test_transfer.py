@@ -121,7 +121,7 @@ def test_scanning_shows_the_moment_of_the_call(place: Place) -> None:
             found.upsert(rows.ids.tolist(), rows.codes, payloads)
         assert found.items == model.items
         assert list(index.scan()) == []
-        with pytest.raises(InvalidArgumentError, match="0 items at a time; it must be 1 or more"):
+        with pytest.raises(InvalidArgumentError, match="size = 0; it must be 1 or more items"):
             index.scan(0)
 
 
@@ -240,7 +240,7 @@ def test_reading_starts_at_any_row(tmp_path: Path) -> None:
         for start in (-1, N + 1):
             with pytest.raises(InvalidArgumentError, match=rf"start = {start}; .*{name} has {N} rows"):
                 file.pieces(start)
-        with pytest.raises(InvalidArgumentError, match="0 rows at a time; it must be 1 or more"):
+        with pytest.raises(InvalidArgumentError, match="size = 0; it must be 1 or more rows"):
             file.pieces(size=0)
 
 

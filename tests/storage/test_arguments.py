@@ -1,0 +1,144 @@
+"""What a search and a write are given: numbers of any kind are taken, anything else is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.native.examples import make_codes
+from whamming import Budget, InvalidArgumentError, StoredIndex
+
+BITS = 13
+N = 40
+CODES = make_codes("uniform", N, BITS, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[StoredIndex]:
+    with whamming.open(":memory:") as database:
+        index = database.create_index("docs", BITS)
+        index.upsert(range(N), CODES)
+        yield index
+
+
+@pytest.mark.parametrize("k", [1.5, 3.0, "3", b"3", [3], np.float64(3), 3j])
+def test_k_is_a_whole_number(index: StoredIndex, k: Any) -> None:
+    for search in (lambda: index.search(CODES[0], k=k), lambda: index.search_batch(CODES, k=k)):
+        with pytest.raises(InvalidArgumentError) as raised:
+            search()
+        assert str(raised.value) == f"k = {k!r}; it must be a whole number"
+
+
+@pytest.mark.parametrize("radius", ["3", "x", b"3", [3.0, 4.0], 3j, float("nan"), np.float32("nan"), 10**400, {}])
+def test_a_radius_is_a_number(index: StoredIndex, radius: Any) -> None:
+    for search in (
+        lambda: index.search(CODES[0], radius=radius),
+        lambda: index.search_batch(CODES, radius=radius),
+        lambda: index.search_batch(CODES, radius=radius, budget=Budget(candidates=5)),
+    ):
+        with pytest.raises(InvalidArgumentError) as raised:
+            search()
+        assert str(raised.value) == f"radius = {radius!r}; it must be a number, or None for no limit"
+
+
+@pytest.mark.parametrize("n", [2.5, 2.0, "2", None, [2]])
+def test_how_many_hits_come_next_is_a_whole_number(index: StoredIndex, n: Any) -> None:
+    with index.snapshot().view.cursor(whamming.native.Costs.hamming(CODES[0], BITS)) as cursor:
+        for ask in (cursor.next, cursor.guess, index.search(CODES[0]).next):
+            with pytest.raises(InvalidArgumentError) as raised:
+                ask(n)
+            assert str(raised.value) == f"n = {n!r}; it must be a whole number"
+        assert len(cursor.next(N)[0]) == N, "nothing was lost"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        3,
+        3.0,
+        "ab",
+        (),
+        (1.0,),
+        (1.0, 2, 3),
+        ("1", 2),
+        (1.0, 2.5),
+        (1.0, "2"),
+        (1.0, -1),
+        (1.0, 2**64),
+        (None, 1),
+        {1: 2},
+    ],
+)
+def test_a_place_to_go_on_from_is_a_distance_and_an_id(index: StoredIndex, after: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        index.search(CODES[0], after=after)
+    assert str(raised.value) == f"after = {after!r}; it must be a (distance, id) that a search has handed out"
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (Budget(candidates=1.5), r"candidates = 1\.5; it must be a whole number"),  # type: ignore[arg-type]
+        (Budget(candidates="9"), "candidates = '9'; it must be a whole number"),  # type: ignore[arg-type]
+        (Budget(seconds="9"), "seconds='9'.*must be positive"),  # type: ignore[arg-type]
+        (Budget(seconds=float("nan")), "seconds=nan.*must be positive"),
+        (Budget(candidates=0), "candidates=0.*must be positive"),
+    ],
+)
+def test_a_budget_is_of_numbers(index: StoredIndex, budget: Budget, message: str) -> None:
+    for search in (
+        lambda: index.search_batch(CODES, k=3, budget=budget),
+        lambda: index.search(CODES[0]).next(3, budget=budget),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            search()
+
+
+@pytest.mark.parametrize("threads", [1.0, "2", 0, 257])
+def test_threads_are_a_whole_number(index: StoredIndex, threads: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"threads = {threads!r}; it must be "):
+        index.search_batch(CODES, threads=threads)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "7"])
+def test_the_size_of_pieces_is_a_positive_whole_number(index: StoredIndex, size: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"size = {size!r}; it must be "):
+        index.scan(size)
+
+
+def test_numbers_of_other_kinds_are_numbers(index: StoredIndex) -> None:
+    expected = [(hit.id, hit.distance) for hit in index.search(CODES[0], k=5, radius=4.0)]
+    assert len(expected) == 5
+    for k in (np.int64(5), np.uint8(5)):
+        for radius in (4, np.float32(4), np.int16(4), Decimal(4)):
+            found: Any = index.search(CODES[0], k=k, radius=radius)  # type: ignore[arg-type]
+            assert [(hit.id, hit.distance) for hit in found] == expected
+            answer = index.search_batch(CODES[:1], k=k, radius=radius, threads=np.int32(1))  # type: ignore[arg-type]
+            assert answer.ids.tolist() == [[id_ for id_, _ in expected]]
+    last = expected[1]
+    rest = index.search(CODES[0], k=3, after=(np.float64(last[1]), np.uint64(last[0])))  # type: ignore[arg-type]
+    assert [hit.id for hit in rest] == [id_ for id_, _ in expected[2:]]
+    count: Any = np.int64(2)
+    first = index.search(CODES[0]).next(count, budget=Budget(candidates=2**70))[0]
+    assert first.tolist() == [id_ for id_, _ in expected[:2]]
+
+
+def test_payloads_in_an_array_that_drops_zero_bytes_are_refused(index: StoredIndex) -> None:
+    """numpy pads such arrays with zero bytes and takes all of them off again."""
+    payloads: list[bytes | None] = [b"a\0", b"bc"]
+    lossy: Any = np.array(payloads)
+    assert lossy.tolist() == [b"a", b"bc"]
+    with pytest.raises(
+        InvalidArgumentError, match=r"numpy array of \|S2, .* give a list of bytes, or an array of objects"
+    ):
+        index.upsert([1, 2], CODES[:2], lossy)
+    assert index.get([1, 2]).payloads == [b"", b""]
+    kept: Any = np.array(payloads, dtype=object)
+    index.upsert([1, 2], CODES[1:3], kept)
+    assert index.get([1, 2]).payloads == payloads
+    index.upsert([1, 2], CODES[1:3])
