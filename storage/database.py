@@ -225,8 +225,10 @@ class Database:
         with self._lock:
             self._check_open()
             if self.path is not None and name in self._pinned and not _is_at(self._pinned[name], self.path / name):
-                os.close(self._pinned.pop(name))
-                del self._open[name]  # not closed: who uses it may go on reading
+                self._forget(name)  # but do not close it: who uses it may go on reading
+            elif name in self._open and self._open[name].closed:
+                self._open[name].close()  # waits for another thread that is at it
+                self._forget(name)
             if name not in self._open:
                 if self.path is None or not (self.path / name).is_dir():
                     raise NotFoundError(
@@ -243,7 +245,7 @@ class Database:
         with self._lock:
             self._check_open()
             if self.path is None:
-                return sorted(self._open)
+                return sorted(name for name, index in self._open.items() if not index.closed)
             return sorted(p.name for p in self.path.iterdir() if p.is_dir() and is_name(p.name))
 
     def drop_index(self, name: str) -> None:
@@ -266,6 +268,8 @@ class Database:
     def backup(self, path: str | Path) -> None:
         """Write a copy of all indexes to a new directory, which is a database of its own. Writing goes on meanwhile."""
         target = Path(path)
+        if self.path is not None and target.resolve().is_relative_to(self.path.resolve()):
+            raise InvalidArgumentError(f"{target} is inside of the database at {self.path}; give a path outside of it")
         if target.exists():
             raise AlreadyExistsError(f"{target} exists; give a path that does not")
         names = self.list_indexes()
@@ -310,6 +314,12 @@ class Database:
                 while self._pinned:
                     os.close(self._pinned.popitem()[1])
 
+    def _forget(self, name: str) -> None:
+        """Know of an index no more, as if it had never been opened. Called with the lock held."""
+        self._open.pop(name, None)
+        if name in self._pinned:
+            os.close(self._pinned.pop(name))
+
     def _clean_up(self, path: Path) -> None:
         """Remove what an index that was being made or dropped left behind when the process died."""
         for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
@@ -335,6 +345,9 @@ class StoredIndex:
         """Wrap a store; prefer :meth:`Database.index`."""
         self.name = name
         self.store = store
+        self.closed = False
+        """:meth:`close` was called."""
+        self._closing = threading.Lock()
 
     @property
     def settings(self) -> IndexSettings:
@@ -465,8 +478,10 @@ class StoredIndex:
         return self.store.verify(progress)
 
     def close(self) -> None:
-        """Close the index."""
-        self.store.close()
+        """Close the index; :meth:`Database.index` opens it again. One in memory is gone. Closing twice is fine."""
+        self.closed = True
+        with self._closing:
+            self.store.close()
 
 
 class Search:

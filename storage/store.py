@@ -112,11 +112,19 @@ class Backend(Protocol):
         """Open the index at ``path``. ``settings`` are given where the backend is not persistent."""
 
 
+_backends: dict[str, Backend] = {}
+"""Those that were asked for: looking through all that is installed takes longer than opening a small index."""
+
+
 def backend(name: str) -> Backend:
     """Return the backend that is registered under a name."""
-    found = entry_points(group=GROUP)
-    for entry in found:
-        if entry.name == name:
-            loaded: Backend = entry.load()
-            return loaded
-    raise InvalidArgumentError(f"store = {name!r}; installed stores: {', '.join(sorted(e.name for e in found))}")
+    if name not in _backends:
+        found = entry_points(group=GROUP)
+        for entry in found:
+            if entry.name == name:
+                _backends[name] = entry.load()
+                break
+        else:
+            installed = ", ".join(sorted({entry.name for entry in found}))
+            raise InvalidArgumentError(f"store = {name!r}; installed stores: {installed}")
+    return _backends[name]

@@ -188,6 +188,23 @@ def test_a_store_is_found_by_its_entry_point(thirdparty: Path, tmp_path: Path) -
         assert len(database.index("docs")) == 1
 
 
+def test_a_store_is_found_when_it_is_installed_and_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="store = 'later'; installed stores: "):
+        whamming.open(store="later")
+    installed = tmp_path / "later-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[whamming.stores]\nlater = whamming.storage.ram:backend\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with whamming.open(store="later") as database:
+        assert len(database.create_index("docs", 8)) == 0
+    shutil.rmtree(installed)
+    with whamming.open(store="later") as database:
+        assert database.list_indexes() == []
+
+
 def test_bad_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="store = 'papyrus'; installed stores: " + ", ".join(sorted(STORES))):
         whamming.open(tmp_path / "db", store="papyrus")
@@ -462,6 +479,77 @@ def test_a_closed_database(place: Place) -> None:
     assert not (place.directory / "backup").exists()
 
 
+def test_an_index_that_was_closed_is_opened_again(lasting: Place) -> None:
+    with lasting.open() as database:
+        model = fill(database)
+        index = database.index("docs")
+        snapshot = index.snapshot()
+        index.close()
+        index.close()
+        assert (index.closed, database.list_indexes()) == (True, ["docs"])
+        with pytest.raises(ClosedError):
+            len(index)
+        again = database.index("docs")
+        assert again is not index
+        assert again is database.index("docs")
+        assert not again.closed
+        again.upsert([1], codes(1, 5), [b"new"])
+        check_items(snapshot, model)
+        model.upsert([1], codes(1, 5), [b"new"])
+        check_items(again.snapshot(), model)
+        again.close()
+        assert database.create_index("docs", BITS, exist_ok=True).settings == model.settings
+        database.index("docs").close()
+        database.backup(lasting.directory / "backup")
+        database.index("docs").close()
+        assert database.verify()["docs"].ok
+        database.index("docs").close()
+        database.drop_index("docs")
+        assert database.list_indexes() == []
+    with lasting.open("backup", mode="r") as database:
+        for _ in range(3):
+            check_items(database.index("docs").snapshot(), model)
+            database.index("docs").close()
+
+
+def test_an_index_in_memory_is_gone_when_it_is_closed() -> None:
+    with whamming.open(":memory:") as database:
+        fill(database)
+        database.index("docs").close()
+        assert database.list_indexes() == []
+        for use in (database.index, database.drop_index):
+            with pytest.raises(NotFoundError, match="there is no index 'docs'; there are: none"):
+                use("docs")
+        index = database.create_index("docs", 64)
+        assert (database.index("docs") is index, len(index)) == (True, 0)
+
+
+def test_threads_close_an_index_and_open_it_again(lasting: Place) -> None:
+    errors: list[BaseException] = []
+    with lasting.open() as database:
+        fill(database)
+
+        def work(number: int) -> None:
+            try:
+                for step in range(20):
+                    index = database.index("docs")
+                    try:
+                        index.upsert([1000 + 100 * number + step], codes(1))
+                    except ClosedError:  # by another thread
+                        database.index("docs")
+                    index.close()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert database.index("docs").verify().ok
+
+
 def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
     database = disk.open()
@@ -539,6 +627,25 @@ def test_a_backup_while_writing_is_the_state_of_a_moment(place: Place, small: No
             for i in range(len(snapshot)):
                 model.upsert([i], codes(1, i), [b"%d" % i])
             check_items(snapshot, model)
+
+
+def test_a_backup_into_its_own_database_is_refused(lasting: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lasting.open() as database:
+        fill(database)
+        own = lasting.directory / "db"
+        before = sorted(path.name for path in own.iterdir())
+        (lasting.directory / "link").symlink_to(own)
+        monkeypatch.chdir(own)
+        inside = (own, own / "copy", own / "docs" / "copy", lasting.directory / "link" / "a" / "b", Path("copy"))
+        for path in inside:
+            with pytest.raises(InvalidArgumentError, match=r"is inside of the database at .*; give a path outside"):
+                database.backup(path)
+        assert sorted(path.name for path in own.iterdir()) == before
+        database.backup(lasting.directory / "db2")
+    with lasting.open("db2", mode="r") as database:
+        assert len(database.index("docs")) == 49
+    with pytest.raises(InvalidArgumentError, match="is inside of the database"):
+        whamming.restore(own, own / "restored")
 
 
 def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
