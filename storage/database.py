@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final, Literal, Self
 
@@ -49,10 +49,10 @@ from whamming.storage.errors import (
     WriterBusyError,
     from_system,
 )
-from whamming.storage.locks import try_lock, unlock
+from whamming.storage.files import sync, try_lock, unlock
 from whamming.storage.rows import Rows, WriteBatch, as_ids
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name, is_name
-from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend
+from whamming.storage.store import Progress, Store, StoreStats, VerifyReport, backend, share_of
 
 FORMAT: Final = 1
 _MARK: Final = "whamming.json"
@@ -144,9 +144,9 @@ def _write_mark(mark: Path, store: str) -> None:
     except FileNotFoundError:  # another process has opened the database meanwhile, and cleaned up
         if not mark.exists():
             raise
-    _sync_directory(mark.parent)
+    sync(mark.parent)
     with contextlib.suppress(PermissionError):  # a parent that we may enter but not read
-        _sync_directory(mark.parent.parent)
+        sync(mark.parent.parent)
 
 
 class Database:
@@ -212,7 +212,7 @@ class Database:
             try:
                 self._backend.create(new, settings)
                 new.rename(self.path / name)
-                _sync_directory(self.path)
+                sync(self.path)
             except OSError as error:
                 raise from_system(error, self.path) from error
             finally:
@@ -262,7 +262,7 @@ class Database:
             if self.path is not None:
                 gone = self.path / f".{name}.{uuid.uuid4().hex}.dropped"
                 (self.path / name).rename(gone)
-                _sync_directory(self.path)
+                sync(self.path)
                 shutil.rmtree(gone, ignore_errors=True)
 
     def backup(self, path: str | Path) -> None:
@@ -279,9 +279,9 @@ class Database:
             _prepare(new, "w", True, kept_in)
             for name in names:
                 self.index(name).store.backup(new / name)
-            _sync_directory(new)
+            sync(new)
             new.rename(target)
-            _sync_directory(target.parent)
+            sync(target.parent)
         except OSError as error:
             raise from_system(error, target) from error
         finally:
@@ -292,9 +292,8 @@ class Database:
         names = self.list_indexes()
         reports = {}
         for done, name in enumerate(names):
-            within = None if progress is None else _share(progress, done, len(names))
             try:
-                reports[name] = self.index(name).verify(within)
+                reports[name] = self.index(name).verify(share_of(progress, done, len(names)))
             except WhammingError as error:
                 reports[name] = VerifyReport((str(error),), 0, 0)
         return reports
@@ -582,15 +581,3 @@ def _is_at(directory: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(directory), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _share(progress: Progress, done: int, count: int) -> Callable[[float], None]:
-    return lambda share: progress((done + share) / count)

@@ -41,7 +41,7 @@ from whamming.storage.errors import (
     WriterBusyError,
 )
 from whamming.storage.faults import point
-from whamming.storage.locks import try_lock, unlock
+from whamming.storage.files import sync, try_lock, unlock
 from whamming.storage.pages import PageError, check_pages
 from whamming.storage.records import (
     FORMAT,
@@ -459,8 +459,8 @@ class LmdbStore(SegmentedStore):
             _make_directory(path)
             with _errors(path):
                 env.copy(str(path), compact=True)
-                _sync(path / "data.mdb")
-        _sync_directory(path)
+                for written in (path / "data.mdb", path, path.parent):
+                    sync(written)
 
     def _release(self) -> None:
         super()._release()
@@ -491,7 +491,8 @@ def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None =
                 txn.put(MANIFEST_KEY, pack_manifest(manifest))
         finally:
             env.close()
-    _sync_directory(path)
+        for written in (path, path.parent):
+            sync(written)
     if snapshot is not None and len(snapshot):
         store = LmdbStore(path, read_only=False)
         try:
@@ -612,20 +613,6 @@ def _make_directory(path: Path) -> None:
         raise AlreadyExistsError(f"{path} exists; give a path that does not") from None
     except OSError as error:
         raise _translated(error, path) from error
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names of new files durable."""
-    for directory in (path, path.parent):
-        _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

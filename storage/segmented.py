@@ -23,7 +23,7 @@ from whamming.storage.faults import point
 from whamming.storage.rows import Rows, WriteBatch
 from whamming.storage.segment import Live, Segment
 from whamming.storage.settings import Durability, IndexSettings
-from whamming.storage.store import Progress, StoreStats, VerifyReport
+from whamming.storage.store import Progress, StoreStats, VerifyReport, share_of
 
 log = logging.getLogger("whamming.storage")
 
@@ -202,7 +202,7 @@ class SegmentedStore:
                 with self._state:  # as they are now: installing the last merge has opened all segments anew
                     group = [part for part in self._contents.sealed if part.number in numbers]
                 if len(group) > 1 or group[0].dead_count:
-                    self._merge(group, progress and _within(progress, done, len(groups)))
+                    self._merge(group, share_of(progress, done, len(groups)))
 
     def _seal(self, progress: Progress | None) -> None:
         with self._writing:
@@ -390,7 +390,3 @@ def _groups(parts: Sequence[Live], most_rows: int) -> list[list[Live]]:
         else:
             groups.append([part])
     return groups
-
-
-def _within(progress: Progress, done: int, count: int) -> Progress:
-    return lambda share: progress((done + share) / count)

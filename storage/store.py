@@ -22,6 +22,11 @@ Progress = Callable[[float], None]
 GROUP = "whamming.stores"
 
 
+def share_of(progress: Progress | None, done: int, count: int) -> Progress | None:
+    """Return what reports the progress of one of ``count`` like tasks, ``done`` of which are over, as that of all."""
+    return None if progress is None else lambda share: progress((done + share) / count)
+
+
 @dataclass(frozen=True)
 class StoreStats:
     """What a store holds, and what it has done since it was opened."""

@@ -14,7 +14,6 @@ floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 import zipfile
 import zlib
@@ -30,6 +29,7 @@ from tqdm import tqdm
 from whamming.native import InvalidArgumentError
 from whamming.native.cursor import as_whole
 from whamming.storage.errors import from_system
+from whamming.storage.files import sync
 from whamming.storage.rows import Payloads, Rows, as_ids
 from whamming.storage.settings import BitOrder, IndexSettings
 
@@ -144,13 +144,13 @@ def _replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
         with contextlib.ExitStack() as closing:
             files: list[IO[bytes]] = [closing.enter_context(path.open("wb")) for path in new]
             yield files
-            for file in files:
-                file.flush()
-                os.fsync(file.fileno())
+        for part in new:
+            sync(part)
         if len(paths) > 1:
             paths[0].unlink(missing_ok=True)  # or, for a moment, it would stand beside what is not its own
         for part, path in zip(reversed(new), reversed(paths), strict=True):
             part.replace(path)
+            sync(path.parent)
     finally:
         for part in new:
             part.unlink(missing_ok=True)

@@ -1,8 +1,12 @@
-"""Locks on files, which processes take, and handles of one process likewise. The system lets go of a dead process's."""
+"""Files that processes share: locks, and what a crash of the machine leaves.
+
+Locks are taken by processes, and by handles of one process likewise. The system lets go of a dead process's.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from typing import IO
 
@@ -22,3 +26,12 @@ def unlock(handle: IO[bytes]) -> None:
     """Let go of a lock. Closing alone would not, where a process that was forked meanwhile has the file open, too."""
     fcntl.flock(handle, fcntl.LOCK_UN)
     handle.close()
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, outlast a crash of the machine."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
