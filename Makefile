@@ -6,7 +6,8 @@ BUILD  := build
 VENV   := $(BUILD)/venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
-SOURCES := pyproject.toml $(shell find native storage clients -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' | grep -v '/_[a-z]*\.c$$')
+SOURCES := pyproject.toml $(shell find native storage clients server protos -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' \
+    -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help demo test check bench bench-storage torture paper soak format clean dist
@@ -55,7 +56,7 @@ dist: $(BUILD)/checked-with ## build the source distribution and the wheel
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove everything that was built
-	rm -rf $(BUILD) dist *.egg-info native/_*.c native/*.so
+	rm -rf $(BUILD) dist *.egg-info native/_*.c native/*.so protos/whamming/v1/*_pb2*
 
 include tests/native/c/sanitize.mk
 
@@ -90,3 +91,5 @@ $(BUILD)/typed: $(SOURCES)
 	ln -s $(CURDIR)/clients/python/* $@/whamming/
 	ln -s $(CURDIR)/native $@/whamming/native
 	ln -s $(CURDIR)/storage $@/whamming/storage
+	ln -s $(CURDIR)/server $@/whamming/server
+	ln -s $(CURDIR)/protos/whamming/v1 $@/whamming/v1

@@ -21,7 +21,7 @@ from whamming.native.index import (
     available_simd,
     choose_substring_bits,
 )
-from whamming.native.view import Answer, Part, View
+from whamming.native.view import Answer, CancelFlag, Part, View
 
 __all__ = [
     "ARRAY_NAMES",
@@ -29,6 +29,7 @@ __all__ = [
     "Answer",
     "Buckets",
     "Budget",
+    "CancelFlag",
     "CorruptIndexError",
     "Costs",
     "Cursor",

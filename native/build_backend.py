@@ -1,4 +1,4 @@
-"""The build backend: setuptools, after writing the C side of the cffi bindings.
+"""The build backend: setuptools, after writing the C side of the cffi bindings and the Python side of the protos.
 
 ``pyproject.toml`` names this module, so that ``pip install .`` needs no ``setup.py``. A binding's declarations are read
 from the C header that is the engine's contract, not copied by hand: whatever is not a preprocessor line is declared.
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from cffi import FFI
+from grpc_tools import protoc
 from setuptools import build_meta
 from setuptools.build_meta import *
 
 NATIVE = Path(__file__).resolve().parent
+PROTOS = NATIVE.parent / "protos"
 
 BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h"}
 """Module name within ``whamming.native`` -> the header that declares it."""
@@ -40,19 +42,37 @@ def write_bindings() -> None:
         ffi.emit_c_code(str(target))
 
 
+def write_messages() -> None:
+    """Write ``protos/whamming/v1/*_pb2*.py`` where a proto or this file is newer."""
+    sources = sorted(PROTOS.glob("whamming/v1/*.proto"))
+    targets = [source.with_name(f"{source.stem}_pb2{end}") for source in sources for end in (".py", ".pyi", "_grpc.py")]
+    newest = max(path.stat().st_mtime for path in (*sources, Path(__file__)))
+    if all(target.exists() and target.stat().st_mtime >= newest for target in targets):
+        return
+    outputs = [f"--{kind}_out={PROTOS}" for kind in ("python", "pyi", "grpc_python")]
+    if protoc.main(["protoc", f"-I{PROTOS}", *outputs, *map(str, sources)]) != 0:
+        raise SystemExit("protoc refused the protos; see above")
+
+
+def generate() -> None:
+    """Write everything that setuptools needs beside the sources."""
+    write_bindings()
+    write_messages()
+
+
 def build_wheel(*args: Any, **kwargs: Any) -> str:
     """Build a wheel (PEP 517)."""
-    write_bindings()
+    generate()
     return str(build_meta.build_wheel(*args, **kwargs))
 
 
 def build_editable(*args: Any, **kwargs: Any) -> str:
     """Build an editable wheel (PEP 660)."""
-    write_bindings()
+    generate()
     return str(build_meta.build_editable(*args, **kwargs))
 
 
 def build_sdist(*args: Any, **kwargs: Any) -> str:
     """Build a source distribution (PEP 517)."""
-    write_bindings()
+    generate()
     return str(build_meta.build_sdist(*args, **kwargs))

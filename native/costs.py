@@ -135,14 +135,18 @@ class Costs:
         """Return the number of queries."""
         return len(self.floors)
 
-    def __getitem__(self, query: int) -> Costs:
-        """Return one query of a batch."""
-        i = range(len(self))[query]
-        one = object.__new__(Costs)
-        one.bits, one.single = self.bits, True
-        one.optimum, one.deltas = self.optimum[i : i + 1], self.deltas[i : i + 1]
-        one.floors, one.exponents = self.floors[i : i + 1], self.exponents[i : i + 1]
-        return one
+    def __getitem__(self, query: int | slice) -> Costs:
+        """Return one query of a batch, or a smaller batch."""
+        single = not isinstance(query, slice)
+        if not isinstance(query, slice):
+            i = range(len(self))[query]
+            query = slice(i, i + 1)
+        some = object.__new__(Costs)
+        some.bits, some.single = self.bits, single
+        some.optimum = np.ascontiguousarray(self.optimum[query])
+        some.deltas = np.ascontiguousarray(self.deltas[query])
+        some.floors, some.exponents = self.floors[query], self.exponents[query]
+        return some
 
     def __repr__(self) -> str:
         """Say how many queries of how many bits these are."""

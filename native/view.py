@@ -74,6 +74,23 @@ class Part:
         return self.index.n - self.dead_count
 
 
+class CancelFlag:
+    """Stops a batch of searches from another thread."""
+
+    def __init__(self) -> None:
+        """Start lowered."""
+        self.raw = ffi.new("uint32_t *")
+
+    def set(self) -> None:
+        """Make the batch end soon, its answer of no use."""
+        self.raw[0] = 1
+
+    @property
+    def is_set(self) -> bool:
+        """It has been set."""
+        return bool(self.raw[0])
+
+
 class View:
     """Several parts, searched as one. Immutable; any number of threads may search it at once."""
 
@@ -122,6 +139,7 @@ class View:
         *,
         budget: Budget | None = None,
         threads: int | None = None,
+        cancel: CancelFlag | None = None,
     ) -> Answer:
         """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly.
 
@@ -133,6 +151,7 @@ class View:
         plan : ``"auto"`` chooses; all plans give the same answer.
         budget : stop early; the answer then says how many leading hits are proven.
         threads : for batches; by default one per core.
+        cancel : a flag that another thread may set; the answer is of no use then.
         """
         self._check_costs(costs)
         k = as_whole("k", k)
@@ -148,7 +167,8 @@ class View:
         stats: Sequence[Stats]
         exact = np.ones(q, dtype=bool)
         if budget is None:
-            stats = self._search_batch(costs, columns, radius, plan, check_threads(threads), ids, distances, counts)
+            threads = check_threads(threads)
+            stats = self._search_batch(costs, columns, radius, plan, threads, cancel, ids, distances, counts)
         else:
             proven = np.zeros(q, dtype=np.uint64)
             collected = []
@@ -210,6 +230,7 @@ class View:
         radius: float | None,
         plan: Plan,
         threads: int,
+        cancel: CancelFlag | None,
         ids: NDArray[np.uint64],
         distances: NDArray[np.float64],
         counts: NDArray[np.uint64],
@@ -225,7 +246,7 @@ class View:
                 q,
                 k,
                 threads,
-                ffi.NULL,
+                ffi.NULL if cancel is None else cancel.raw,
                 ffi.from_buffer("uint64_t[]", ids),
                 ffi.from_buffer("double[]", distances),
                 ffi.from_buffer("uint64_t[]", counts),

@@ -1,0 +1,130 @@
+"""Messages to values and back, as only a client needs it; statuses to errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from google.rpc import error_details_pb2, status_pb2
+from numpy.typing import NDArray
+
+from whamming import storage
+from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
+from whamming.native import Budget, CorruptIndexError, InvalidArgumentError, Plan, Stats, WhammingError
+from whamming.storage import Rows
+from whamming.v1 import item_pb2, search_pb2
+from whamming.v1.values import items_message, plan_number, statistics_of
+
+MESSAGE_BYTES: Final = 4 << 20
+"""Items are sent in messages of at most about so many bytes."""
+
+
+def batches(rows: Rows) -> Iterator[item_pb2.ItemBatch]:
+    """Pack items, whose codes are in the index's bit order, into messages of a moderate size."""
+    sizes = np.full(len(rows), 8 + rows.codes.shape[1], dtype=np.int64)
+    if rows.payloads is not None:
+        ends = rows.payloads.ends.astype(np.int64)
+        sizes += 4 + ends
+        sizes[1:] -= ends[:-1]
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(rows):
+        start = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
+        yield items_message(rows if last - first == len(rows) else rows.take(np.arange(first, last)))
+        first = last
+
+
+def options_message(
+    k: int | None,
+    radius: float | None,
+    plan: Plan,
+    *,
+    payloads: bool = False,
+    budget: Budget | None = None,
+    credit: int | None = None,
+) -> search_pb2.QueryOptions:
+    """Pack what is wanted of a query."""
+    message = search_pb2.QueryOptions(plan=plan_number(plan), payloads=payloads)
+    if k is not None:
+        message.k = k
+    if radius is not None:
+        message.radius = radius
+    if credit is not None:
+        message.credit = credit
+    if budget is not None:
+        message.budget.candidates = budget.candidates or 0
+        message.budget.seconds = budget.seconds or 0.0
+    return message
+
+
+def query_messages(
+    codes: NDArray[np.uint8] | None, weights: NDArray[np.float64] | None, tables: NDArray[np.float64] | None
+) -> list[search_pb2.Query]:
+    """Pack queries, without ids: codes ``[q, bytes]``, weights ``[q, bits]`` or None; or tables ``[q, bits, 2]``."""
+    if tables is not None:
+        return [search_pb2.Query(table=row) for row in tables.reshape(len(tables), -1).tolist()]
+    assert codes is not None
+    if weights is None:
+        return [search_pb2.Query(code=row.tobytes()) for row in codes]
+    rows = zip(codes, weights.tolist(), strict=True)
+    return [search_pb2.Query(code=code.tobytes(), weights=numbers) for code, numbers in rows]
+
+
+class ManyStats(Sequence[Stats]):
+    """What each query of a batch has cost; unpacked when it is looked at."""
+
+    def __init__(self, messages: Sequence[search_pb2.QueryStatistics]) -> None:
+        """Keep the messages."""
+        self._messages = messages
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self._messages)
+
+    def __getitem__(self, query: Any) -> Any:
+        """Return the costs of one query, or of several."""
+        if isinstance(query, slice):
+            return ManyStats(self._messages[query])
+        return statistics_of(self._messages[query])
+
+
+_BY_REASON: Final[dict[str, type[WhammingError]]] = {
+    "INVALID_ARGUMENT": InvalidArgumentError,
+    "NO_TABLES": InvalidArgumentError,
+    "INDEX_NOT_FOUND": storage.NotFoundError,
+    "INDEX_EXISTS": storage.AlreadyExistsError,
+    "READ_ONLY": storage.ReadOnlyError,
+    "FORMAT": storage.FormatError,
+    "STORAGE_FULL": storage.StorageFullError,
+    "STORAGE": storage.StorageError,
+    "CORRUPT": CorruptIndexError,
+    "INDEX_CLOSED": storage.ClosedError,
+    "OVERLOADED": OverloadedError,
+    "SHUTTING_DOWN": UnavailableError,
+    "WRITER_BUSY": UnavailableError,
+}
+
+
+def error_of(reason: str, message: str) -> WhammingError:
+    """Return the error that the server refused something with: the same as in this process, where there is one."""
+    return _BY_REASON.get(reason, ServiceError)(message)
+
+
+def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
+    """Return what a failed call is to our users."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == "whamming":
+                    return error_of(info.reason, status.message)
+    code, text = error.code(), error.details() or ""
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineError(f"no answer within the time given: {text}")
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return UnavailableError(f"the server cannot be reached: {text}; is it running, and is the address right?")
+    return ServiceError(f"{code.name}: {text}")

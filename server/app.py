@@ -1,0 +1,125 @@
+"""A server put together: database, scheduler, services, health and reflection; how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from whamming.native.view import check_threads
+from whamming.server.config import Config
+from whamming.server.methods import handler
+from whamming.server.scheduler import Scheduler
+from whamming.server.services import Admission, IndexService, ItemService, SearchService, Storage
+from whamming.storage import Database, StorageError, open_database
+from whamming.v1 import index_pb2, item_pb2, search_pb2
+
+log = logging.getLogger("whamming.server")
+
+SERVICES: Final = (
+    index_pb2.DESCRIPTOR.services_by_name["IndexService"],
+    item_pb2.DESCRIPTOR.services_by_name["ItemService"],
+    search_pb2.DESCRIPTOR.services_by_name["SearchService"],
+)
+EXPIRY_SECONDS: Final = 1.0
+"""How often snapshots' ages are looked at."""
+
+
+class Server:
+    """A server of one database. Use it in an ``async with`` block, or call :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, config: Config, database: Database | None = None) -> None:
+        """Prepare; ``database`` is opened from the config's ``data`` where it is not given."""
+        self.config = config
+        self.address = config.listen
+        """HOST:PORT; the port that was taken, once started."""
+        self._given = database
+        self._admission = Admission(config.max_streams)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the database and serve."""
+        config = self.config
+        self._database = await asyncio.to_thread(open_database, config.data) if self._given is None else self._given
+        self._scheduler = Scheduler(config.threads or check_threads(None), config.slice_ms / 1e3)
+        self._storage = Storage(self._database)
+        self._search = SearchService(self._database, self._scheduler, config)
+        self._health = health.aio.HealthServicer()
+        self._grpc = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", config.max_message_mb << 20),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", 30_000),
+            ]
+        )
+        parts = (IndexService(self._storage), ItemService(self._storage), self._search)
+        self._grpc.add_generic_rpc_handlers(
+            tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        names = [service.full_name for service in SERVICES]
+        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
+        host, _, _ = config.listen.rpartition(":")
+        try:
+            port = self._grpc.add_insecure_port(config.listen)
+        except RuntimeError as error:
+            await self._release()
+            raise StorageError(f"{config.listen} cannot be listened on: {error}; choose another --listen") from error
+        self.address = f"{host}:{port}"
+        await self._grpc.start()
+        for name in ("", *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._expiring = asyncio.create_task(self._expire())
+        log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take no more calls, let those under way finish for a while, hand the rest resume tokens, and close."""
+        grace = self.config.grace_seconds if grace is None else grace
+        self._admission.closed = True
+        await self._health.enter_graceful_shutdown()
+        end = asyncio.get_running_loop().time() + grace
+        while self._admission.count and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.02)
+        for stream in list(self._search.streams):
+            stream.stop("shutdown")
+        await self._grpc.stop(min(1.0, grace + 0.2))
+        self._expiring.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._expiring
+        await self._release()
+        log.info("stopped")
+
+    async def wait(self) -> None:
+        """Return when the server has stopped."""
+        await self._grpc.wait_for_termination()
+
+    async def _release(self) -> None:
+        await asyncio.to_thread(self._storage.close)
+        await asyncio.to_thread(self._scheduler.close)
+        if self._given is None:
+            await asyncio.to_thread(self._database.close)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(min(EXPIRY_SECONDS, self.config.snapshot_seconds / 4))
+            for stream in list(self._search.streams):
+                stream.expire()

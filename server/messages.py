@@ -1,0 +1,137 @@
+"""Messages to values and back, as only the server needs it. Shape is checked here, meaning by the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from whamming.native import Costs
+from whamming.server import queries
+from whamming.server.errors import NoTablesError, refusal
+from whamming.server.queries import Chunk, End, Options
+from whamming.storage import IndexSettings, StoredIndex
+from whamming.storage.database import make_costs
+from whamming.v1 import index_pb2, search_pb2
+from whamming.v1.values import FieldError, plan_of, settings_message, statistics_message, store_stats_message
+
+_REASONS: Final = {reason: number for number, reason in enumerate(get_args(queries.Reason), start=1)}
+MOST_CHUNK: Final = 65_536
+
+
+def index_message(index: StoredIndex) -> index_pb2.Index:
+    """Describe an index."""
+    return index_pb2.Index(
+        name=index.name,
+        settings=settings_message(index.settings),
+        statistics=store_stats_message(index.stats()),
+    )
+
+
+def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
+    """Return what is wanted of a query."""
+    k = message.k if message.HasField("k") else None
+    if k is not None and not 1 <= k <= max_k:
+        raise FieldError("options.k", f"k = {k}; it must be 1 to {max_k}, or unset for all")
+    radius = message.radius if message.HasField("radius") else None
+    if radius is not None and math.isnan(radius):
+        raise FieldError("options.radius", "radius = nan; it must be a number, or unset for no limit")
+    seconds = message.budget.seconds
+    if not 0 <= seconds < math.inf:
+        raise FieldError("options.budget.seconds", f"seconds = {seconds}; it must be 0 or more, 0 for no limit")
+    return Options(
+        k,
+        radius,
+        plan_of(message.plan),
+        message.payloads,
+        min(message.chunk_size, MOST_CHUNK) or queries.DEFAULT_CHUNK,
+        message.credit if message.HasField("credit") else None,
+        message.budget.candidates or None,
+        seconds or None,
+    )
+
+
+def form_of(query: search_pb2.Query) -> tuple[bool, bool, bool]:
+    """Return which of code, weights and table a query gives: queries of one form can be read together."""
+    return bool(query.code), bool(query.weights), bool(query.table)
+
+
+def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings) -> Costs:
+    """Return the costs of queries of one form, as a batch."""
+    has_code, has_weights, has_table = form_of(given[0])
+    bits = settings.bits
+    if has_table:
+        if has_code or has_weights:
+            raise FieldError("table", "a query has a cost table and a code or weights; give one or the other")
+        table = _numbers([query.table for query in given], 2 * bits, "table", f"two per bit, {bits} bits")
+        return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
+    if not has_code:
+        raise FieldError("code", "a query has no code and no cost table; give one of them")
+    width = settings.code_bytes
+    for query in given:
+        if len(query.code) != width:
+            raise FieldError("code", f"the code has {len(query.code)} bytes; {bits} bits need {width}")
+    codes = np.frombuffer(b"".join([query.code for query in given]), dtype=np.uint8).reshape(len(given), width)
+    weights = None
+    if has_weights:
+        weights = _numbers([query.weights for query in given], bits, "weights", "one per bit")
+    return make_costs(settings, codes, weights, None)
+
+
+def _numbers(rows: Sequence[Sequence[float]], width: int, field: str, rule: str) -> Any:
+    for row in rows:
+        if len(row) != width:
+            raise FieldError(field, f"{field} has {len(row)} numbers; it must have {width}: {rule}")
+    return np.array(rows, dtype=np.float64)
+
+
+def after_of(query: search_pb2.Query) -> tuple[float, int] | None:
+    """Return where a query is to go on."""
+    if not query.HasField("after"):
+        return None
+    if math.isnan(query.after.distance):
+        raise FieldError("after.distance", "after.distance = nan; give the token that a search has sent")
+    return query.after.distance, query.after.id
+
+
+def check_plan(options: Options, settings: IndexSettings) -> None:
+    """Refuse to probe an index without tables."""
+    if options.plan == "probe" and settings.tables == "none":
+        raise NoTablesError("plan = PROBE needs tables; the index was created with TABLES_NONE")
+
+
+def chunk_message(chunk: Chunk) -> search_pb2.Chunk:
+    """Pack some hits."""
+    return search_pb2.Chunk(
+        query_id=chunk.query_id,
+        ids=chunk.ids.tolist(),
+        distances=chunk.distances.tolist(),
+        payloads=chunk.payloads,
+        lower_bound=chunk.lower_bound,
+        end=None if chunk.end is None else _end_message(chunk.end),
+    )
+
+
+def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
+    """Return a serialised SearchResponse."""
+    return search_pb2.SearchResponse(chunks=[chunk_message(chunk) for chunk in chunks]).SerializeToString()
+
+
+def _end_message(end: End) -> search_pb2.QueryEnd:
+    message = search_pb2.QueryEnd(
+        reason=_REASONS[end.reason],  # type: ignore[arg-type]
+        exact=end.exact,
+        statistics=statistics_message(end.stats, end.elapsed),
+    )
+    if end.resume is not None:
+        message.resume.distance, message.resume.id = end.resume
+    if end.error is not None:
+        why = refusal(end.error)
+        message.error.code, message.error.message, message.error.reason = why.code, why.message, why.reason
+        message.error.field = why.field
+    if end.guess is not None:
+        message.guess_ids.extend(end.guess[0].tolist())
+        message.guess_distances.extend(end.guess[1].tolist())
+    return message

@@ -1,0 +1,439 @@
+"""Queries at work, without a word of gRPC: jobs for the scheduler that hand chunks of proven hits to a sink.
+
+A query is one of two kinds of job. *Streamed*: a cursor of its own, worked on in slices, its hits sent as they are
+proven. *Batched*: queries that want few hits each from an index that is searched quickly are searched together, a handful
+per slice, which saves most of the cost per query and lets them share passes over the codes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Budget, CancelFlag, Costs, Cursor, Plan, Stats
+from whamming.server.scheduler import Outcome
+from whamming.storage import Snapshot
+
+Reason = Literal["complete", "exhausted", "budget", "cancelled", "snapshot_expired", "shutdown", "failed"]
+
+DEFAULT_CHUNK: Final = 4096
+CHUNK_BYTES: Final = 1 << 19
+"""Of payloads in one chunk, about."""
+BATCH_K: Final = 256
+"""The largest k of queries that are batched."""
+MOST_TOGETHER: Final = 64
+SWEEP_SECONDS: Final = 1.2e-9
+"""What a sweep takes per code and 64 bits, at worst; says which indexes are searched quickly."""
+NO_STATS: Final = Stats("auto", False, 0, 0, 0, 0, 0, 0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is wanted of a query."""
+
+    k: int | None = None
+    radius: float | None = None
+    plan: Plan = "auto"
+    payloads: bool = False
+    chunk_size: int = DEFAULT_CHUNK
+    credit: int | None = None
+    candidates: int | None = None
+    seconds: float | None = None
+
+    @property
+    def batchable(self) -> bool:
+        """Nothing that is wanted calls for a cursor."""
+        return (
+            self.k is not None
+            and self.k <= min(BATCH_K, self.chunk_size)
+            and not self.payloads
+            and (self.credit is None or self.credit >= self.k)
+            and self.candidates is None
+            and self.seconds is None
+        )
+
+
+@dataclass(frozen=True)
+class End:
+    """Why and how a query ended."""
+
+    reason: Reason
+    exact: bool
+    stats: Stats
+    elapsed: float
+    resume: tuple[float, int] | None = None
+    error: Exception | None = None
+    guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next hits of a query."""
+
+    query_id: int
+    ids: NDArray[np.uint64]
+    distances: NDArray[np.float64]
+    payloads: Sequence[bytes]
+    lower_bound: float
+    end: End | None
+
+
+class Sink(Protocol):
+    """Where chunks go. Any thread may call it."""
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Take chunks, in the order of each query."""
+
+    def has_room(self) -> bool:
+        """Tell whether more may be sent now."""
+
+    def park(self, job: StreamedQuery | BatchedQueries) -> bool:
+        """Keep a job until there is room, if there is none now; returns whether it was kept."""
+
+    def unpark(self, job: StreamedQuery | BatchedQueries) -> bool:
+        """Let go of a job; returns whether it was kept. Who is told so hands it in again."""
+
+    def idle(self) -> None:
+        """Hear that a job has begun to wait for its client, so that another may begin."""
+
+
+class Held:
+    """A snapshot, and for how long it may be held."""
+
+    def __init__(self, snapshot: Snapshot, most_seconds: float) -> None:
+        """Hold a snapshot from now on."""
+        self.snapshot = snapshot
+        self._until = time.perf_counter() + most_seconds
+
+    @property
+    def is_stale(self) -> bool:
+        """It has been held for longer than it may."""
+        return time.perf_counter() > self._until
+
+
+class Pace:
+    """How long queries of one kind take, so that the right number of them is searched together."""
+
+    def __init__(self) -> None:
+        """Start without a clue: one query will tell."""
+        self._each = math.inf
+        self._last = 0
+
+    def together(self, seconds: float) -> int:
+        """Return how many queries are searched in about so long."""
+        return max(1, min(MOST_TOGETHER, 8 * self._last, int(seconds / self._each)))
+
+    def took(self, seconds: float, count: int) -> None:
+        """Learn."""
+        self._each, self._last = seconds / count, count
+
+
+NO_IDS: Final = np.empty(0, dtype=np.uint64)
+NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
+
+
+def ending(query_id: int, end: End, lower_bound: float = -math.inf) -> Chunk:
+    """Return a chunk without hits."""
+    return Chunk(query_id, NO_IDS, NO_DISTANCES, (), lower_bound, end)
+
+
+class StreamedQuery:
+    """One query with a cursor of its own.
+
+    A worker runs :meth:`step`; the event loop calls :meth:`grant` and :meth:`stop`. What both touch is guarded by a lock.
+    """
+
+    def __init__(
+        self,
+        query_id: int,
+        options: Options,
+        costs: Costs,
+        held: Held,
+        sink: Sink,
+        *,
+        started: float,
+        after: tuple[float, int] | None = None,
+    ) -> None:
+        """Prepare; the cursor is opened when the work begins, by a worker. ``started``: when the query arrived."""
+        self.query_id = query_id
+        self.options = options
+        self._costs = costs
+        self._held: Held | None = held
+        self._sink = sink
+        self._after = after
+        self._started = started
+        self._cursor: Cursor | None = None
+        self._sent = 0
+        self._worked = 0.0
+        self._payload_size = 65_536.0  # bytes per payload, about: at first the largest there are
+        self._lock = threading.Lock()
+        self._credit = options.credit
+        self._waits_for_credit = False
+        self._stopped: Reason | None = None
+        self.ended = False
+
+    # -- from the event loop ----------------------------------------------------------------------------------------
+
+    def grant(self, hits: int) -> bool:
+        """Let more hits be sent; returns whether the job waited for that and has to be handed in again."""
+        with self._lock:
+            if self._credit is not None:
+                self._credit += hits
+            return self._wake()
+
+    def stop(self, reason: Reason) -> bool:
+        """Make the query end soon; returns whether the job waited for credit and has to be handed in again."""
+        with self._lock:
+            if self._stopped is None and not self.ended:
+                self._stopped = reason
+                if self._cursor is not None:
+                    self._cursor.cancel()
+            return self._wake()
+
+    @property
+    def waits_for_credit(self) -> bool:
+        """Its client has to grant more credit first."""
+        return self._waits_for_credit
+
+    def _wake(self) -> bool:
+        waited, self._waits_for_credit = self._waits_for_credit, False
+        return waited
+
+    @property
+    def is_stale(self) -> bool:
+        """It has held its snapshot for longer than it may."""
+        return self._held is not None and self._held.is_stale
+
+    # -- from a worker ----------------------------------------------------------------------------------------------
+
+    def step(self, seconds: float) -> Outcome:
+        """Search for about so long and send what is proven."""
+        try:
+            return self._step(seconds)
+        except Exception as error:
+            self._end("failed", error=error)
+            return Outcome.DONE
+
+    def _step(self, seconds: float) -> Outcome:
+        if self.is_stale:
+            self.stop("snapshot_expired")
+        if self._stopped is not None:
+            return self._end(self._stopped)
+        if not self._sink.has_room():
+            return Outcome.PAUSE
+        options = self.options
+        cursor = self._cursor or self._open()
+        wanted = options.chunk_size
+        if options.payloads:
+            wanted = max(1, min(wanted, int(CHUNK_BYTES / self._payload_size)))
+        if self._credit is not None:
+            wanted = min(wanted, self._credit)
+            if wanted == 0:
+                return Outcome.PAUSE
+        start = time.perf_counter()
+        ids, distances = cursor.next(wanted, budget=self._budget(seconds, cursor), eager=self._sent == 0)
+        payloads = self._payloads(ids) if options.payloads else ()
+        self._worked += time.perf_counter() - start
+        if len(ids):
+            self._sent += len(ids)
+            self._after = float(distances[-1]), int(ids[-1])
+            with self._lock:
+                if self._credit is not None:
+                    self._credit -= len(ids)
+        if self._sent == options.k:
+            return self._end("complete", ids, distances, payloads)
+        if cursor.exhausted:
+            return self._end("exhausted", ids, distances, payloads)
+        if cursor.stop == "cancelled" and self._stopped is not None:
+            return self._end(self._stopped, ids, distances, payloads)
+        if self._spent(cursor):
+            return self._end("budget", ids, distances, payloads)
+        if len(ids):
+            self._sink.send([Chunk(self.query_id, ids, distances, payloads, cursor.lower_bound, None)])
+        return Outcome.AGAIN
+
+    def pause(self) -> bool:
+        """Wait for room or for credit, unless there are both by now."""
+        with self._lock:
+            waits = self._waits_for_credit = self._credit == 0 and self._stopped is None
+        if waits:
+            self._sink.idle()
+            return True
+        # Parked first, looked at afterwards: whoever stops it meanwhile finds it parked, or is found out here.
+        return self._sink.park(self) and not (self._stopped is not None and self._sink.unpark(self))
+
+    def _open(self) -> Cursor:
+        assert self._held is not None
+        options = self.options
+        view = self._held.snapshot.view
+        cursor = view.cursor(self._costs, options.k, options.radius, options.plan, after=self._after)
+        with self._lock:
+            self._cursor = cursor
+            if self._stopped is not None:
+                cursor.cancel()
+        return cursor
+
+    def _budget(self, seconds: float, cursor: Cursor) -> Budget:
+        options = self.options
+        if options.seconds is not None:
+            seconds = max(min(seconds, options.seconds - self._worked), 1e-6)
+        left = None
+        if options.candidates is not None:
+            left = max(options.candidates - cursor.stats.candidates, 1)
+        return Budget(left, seconds)
+
+    def _spent(self, cursor: Cursor) -> bool:
+        seconds, candidates = self.options.seconds, self.options.candidates
+        if seconds is not None and self._worked >= seconds:
+            return True
+        return candidates is not None and cursor.stats.candidates >= candidates
+
+    def _payloads(self, ids: NDArray[np.uint64]) -> Sequence[bytes]:
+        assert self._held is not None
+        payloads = self._held.snapshot.payloads(ids)
+        if payloads:
+            self._payload_size = max(1.0, sum(map(len, payloads)) / len(payloads), self._payload_size / 4)
+        return payloads
+
+    def _end(
+        self,
+        reason: Reason,
+        ids: NDArray[np.uint64] = NO_IDS,
+        distances: NDArray[np.float64] = NO_DISTANCES,
+        payloads: Sequence[bytes] = (),
+        error: Exception | None = None,
+    ) -> Outcome:
+        bound, stats, guess = -math.inf, NO_STATS, None
+        with self._lock:
+            cursor, self._cursor = self._cursor, None
+            self.ended = True
+        if cursor is not None:
+            with cursor:
+                bound, stats = cursor.lower_bound, cursor.stats
+                if reason == "budget" and self.options.k is not None:
+                    guess = cursor.guess(min(self.options.k - self._sent, DEFAULT_CHUNK))
+        self._held = None
+        finished = reason in ("complete", "exhausted")
+        resume = None if finished else self._after
+        elapsed = time.perf_counter() - self._started
+        end = End(reason, finished, stats, elapsed, resume, error, guess)
+        self._sink.send([Chunk(self.query_id, ids, distances, payloads, bound, end)])
+        return Outcome.DONE
+
+
+class BatchedQueries:
+    """Several queries with the same options, searched together a handful at a time."""
+
+    def __init__(
+        self,
+        query_ids: Sequence[int],
+        options: Options,
+        costs: Costs,
+        held: Held,
+        sink: Sink,
+        *,
+        started: float,
+        pace: Pace,
+    ) -> None:
+        """Prepare; ``started``: when the queries arrived."""
+        self.query_ids = query_ids
+        self.options = options
+        self._costs = costs
+        self._held: Held | None = held
+        self._sink = sink
+        self._started = started
+        self._pace = pace
+        self._done = 0
+        self._flag = CancelFlag()
+        self._stopped: dict[int, Reason] = {}  # set by the event loop, read by a worker
+
+    def stop(self, query_id: int, reason: Reason) -> None:
+        """Make one query end soon."""
+        self._stopped[query_id] = reason
+        if len(self._stopped) >= len(self.query_ids) - self._done:
+            self._flag.set()
+
+    def stop_all(self, reason: Reason) -> None:
+        """Make all queries end soon."""
+        for query_id in self.query_ids:
+            self._stopped.setdefault(query_id, reason)
+        self._flag.set()
+
+    @property
+    def is_stale(self) -> bool:
+        """It has held its snapshot for longer than it may."""
+        return self._held is not None and self._held.is_stale
+
+    def step(self, seconds: float) -> Outcome:
+        """Search the next few queries and send their hits."""
+        try:
+            return self._step(seconds)
+        except Exception as error:
+            self._finish(error)
+            return Outcome.DONE
+
+    def pause(self) -> bool:
+        """Wait for room, unless there is some by now."""
+        return self._sink.park(self) and not (self._flag.is_set and self._sink.unpark(self))
+
+    def _step(self, seconds: float) -> Outcome:
+        if self._flag.is_set:
+            self._finish(None)
+            return Outcome.DONE
+        if not self._sink.has_room():
+            return Outcome.PAUSE
+        assert self._held is not None
+        first = self._done
+        last = min(first + self._pace.together(2 * seconds), len(self.query_ids))
+        options = self.options
+        assert options.k is not None
+        view = self._held.snapshot.view
+        start = time.perf_counter()
+        found = view.search(
+            self._costs[first:last], options.k, options.radius, options.plan, threads=1, cancel=self._flag
+        )
+        if self._flag.is_set:
+            self._finish(None)
+            return Outcome.DONE
+        now = time.perf_counter()
+        self._pace.took(now - start, last - first)
+        chunks = []
+        for row in range(last - first):
+            query_id = self.query_ids[first + row]
+            if query_id in self._stopped:
+                chunks.append(ending(query_id, End(self._stopped[query_id], False, NO_STATS, now - self._started)))
+                continue
+            count = int(found.counts[row])
+            distances = found.distances[row, :count]
+            reason: Reason = "complete" if count == options.k else "exhausted"
+            bound = math.inf
+            if count == options.k:
+                bound = float(distances[-1]) if count else -math.inf
+            end = End(reason, True, found.stats[row], now - self._started)
+            chunks.append(Chunk(query_id, found.ids[row, :count], distances, (), bound, end))
+        self._done = last
+        self._sink.send(chunks)
+        return Outcome.DONE if last == len(self.query_ids) else Outcome.AGAIN
+
+    def _finish(self, error: Exception | None) -> None:
+        """End what is left: by the reasons it was stopped for, or by an error."""
+        elapsed = time.perf_counter() - self._started
+        self._held = None
+        chunks = []
+        for query_id in self.query_ids[self._done :]:
+            reason = "failed" if error is not None else self._stopped.get(query_id, "cancelled")
+            chunks.append(ending(query_id, End(reason, False, NO_STATS, elapsed, None, error)))
+        self._done = len(self.query_ids)
+        self._sink.send(chunks)
+
+
+def is_quick(snapshot: Snapshot, seconds: float) -> bool:
+    """Tell whether any query can be searched in about so long, at worst."""
+    return len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS <= seconds

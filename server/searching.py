@@ -1,0 +1,520 @@
+"""One Search call: requests come in, queries are set to work, their chunks go out.
+
+::
+
+    requests ──► SearchStream.run ──► Arrival (a batch of queries) ──► StreamedQuery, BatchedQueries
+                       ▲                    jobs for the scheduler             │
+    responses ◄── Outlet.take ◄────────────────────────────────────────────────┘ send
+
+The event loop only registers queries and moves messages. Opening the index, taking the snapshot, reading costs and
+searching are jobs, done by workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from whamming.native import Costs
+from whamming.server import messages
+from whamming.server.errors import AnswerTooLargeError, OverloadedError
+from whamming.server.outlet import Outlet
+from whamming.server.queries import (
+    MOST_TOGETHER,
+    NO_STATS,
+    BatchedQueries,
+    Chunk,
+    End,
+    Held,
+    Options,
+    Pace,
+    Reason,
+    Sink,
+    StreamedQuery,
+    ending,
+    is_quick,
+)
+from whamming.server.scheduler import Flow, Job, Outcome, Scheduler
+from whamming.storage import Database
+from whamming.v1 import search_pb2
+from whamming.v1.values import FieldError
+
+QUICK_SECONDS: Final = 0.004
+"""Queries are batched where each takes at most so long."""
+MOST_JOBS: Final = 64
+"""Jobs of a stream that are under way at once, not counting those that wait for credit."""
+MOST_PACES: Final = 256
+
+Query = StreamedQuery | BatchedQueries
+
+
+class SearchStream:
+    """A call of Search."""
+
+    def __init__(
+        self,
+        database: Database,
+        scheduler: Scheduler,
+        *,
+        max_k: int,
+        max_queries: int,
+        buffer_bytes: int,
+        snapshot_seconds: float,
+    ) -> None:
+        """Prepare, in the event loop that the call runs in."""
+        self.database = database
+        self.max_k = max_k
+        self.snapshot_seconds = snapshot_seconds
+        self._scheduler = scheduler
+        self._max_queries = max_queries
+        self._flow = Flow()
+        self._outlet = Outlet(buffer_bytes, self._submit)
+        self._lock = threading.Lock()
+        self._queries: dict[int, Query | None] = {}
+        """Under way, by id; None: not begun yet."""
+        self._stops: dict[int, Reason] = {}
+        """Queries that were stopped before they began."""
+        self._stopped: Reason | None = None
+        self._arrivals: list[Arrival] = []
+        """Batches that wait for others to get on."""
+        self._paces: dict[tuple[str, Options], Pace] = {}
+        self._reading = True
+
+    async def run(
+        self, requests: AsyncIterator[search_pb2.SearchRequest], write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve the call until the client has no more requests and all queries have ended."""
+        reader = asyncio.create_task(self._read(requests))
+        try:
+            while (data := await self._outlet.take()) is not None:
+                await write(data)
+        finally:
+            reader.cancel()
+            self._outlet.discard()
+            self.stop("cancelled")
+
+    def stop(self, reason: Reason) -> None:
+        """Make all queries end soon, and take no more."""
+        with self._lock:
+            self._stopped = self._stopped or reason
+            under_way = [query for query in self._queries.values() if query is not None]
+            arrivals, self._arrivals = self._arrivals, []
+        for query in dict.fromkeys(under_way):
+            self._stop(query, reason)
+        self._submit(arrivals)
+
+    def expire(self) -> None:
+        """Make queries whose snapshot has become too old end."""
+        with self._lock:
+            stale = [query for query in self._queries.values() if query is not None and query.is_stale]
+        for query in dict.fromkeys(stale):
+            self._stop(query, "snapshot_expired")
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, requests: AsyncIterator[search_pb2.SearchRequest]) -> None:
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("request")
+                if kind == "batch":
+                    self._add(request.batch)
+                elif kind == "cancel":
+                    self._cancel(request.cancel.query_ids)
+                elif kind == "grant":
+                    self._grant(request.grant.query_id, request.grant.hits)
+                else:
+                    raise FieldError("request", "a request is empty; it must be a batch, a cancel or a grant")
+        except Exception as error:
+            self._outlet.finish(error)
+        with self._lock:
+            self._reading = False
+        self._finish_if_done()
+
+    def _add(self, batch: search_pb2.QueryBatch) -> None:
+        queries = list(batch.queries)
+        if len(queries) > self._max_queries:
+            raise FieldError(
+                "batch.queries", f"{len(queries)} queries in a batch; at most {self._max_queries}: send several batches"
+            )
+        with self._lock:
+            for place, query in enumerate(queries):
+                if query.id in self._queries:
+                    field = f"batch.queries[{place}].id"
+                    raise FieldError(field, f"id = {query.id} is in use by a query under way; choose another")
+                self._queries[query.id] = None
+            refused = len(self._queries) > self._max_queries or self._stopped is not None
+        if not refused:
+            self._submit([Arrival(self, batch.index, queries, batch.options)])
+            return
+        error = OverloadedError(
+            f"{len(self._queries)} queries would be under way on this stream; at most {self._max_queries}: "
+            "wait for some to end"
+        )
+        end = End("failed", False, NO_STATS, 0.0, None, error)
+        if self._stopped is not None:
+            end = End(self._stopped, False, NO_STATS, 0.0)
+        self.send([ending(query.id, end) for query in queries])
+
+    def _cancel(self, query_ids: Sequence[int]) -> None:
+        for query_id in query_ids:
+            with self._lock:
+                if query_id not in self._queries:
+                    continue
+                query = self._queries[query_id]
+                if query is None:
+                    self._stops[query_id] = "cancelled"
+                    continue
+            if isinstance(query, StreamedQuery):
+                self._stop(query, "cancelled")
+            else:
+                query.stop(query_id, "cancelled")
+                if self._outlet.unpark(query):
+                    self._submit([query])
+
+    def _grant(self, query_id: int, hits: int) -> None:
+        with self._lock:
+            query = self._queries.get(query_id)
+        if isinstance(query, StreamedQuery) and query.grant(hits):
+            self._submit([query])
+
+    def _stop(self, query: Query, reason: Reason) -> None:
+        if isinstance(query, StreamedQuery):
+            waited = query.stop(reason)
+        else:
+            query.stop_all(reason)
+            waited = False
+        if self._outlet.unpark(query) or waited:
+            self._submit([query])
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        if jobs:
+            self._scheduler.submit(self._flow, *jobs)
+
+    # -- what jobs need ---------------------------------------------------------------------------------------------
+
+    def start(self, queries: Sequence[tuple[Sequence[int], Query]]) -> None:
+        """Set queries to work, unless they have been stopped meanwhile."""
+        begun = []
+        with self._lock:
+            stopped = self._stopped
+            for query_ids, query in queries:
+                for query_id in query_ids:
+                    self._queries[query_id] = query
+                    reason = self._stops.pop(query_id, None)
+                    if reason is not None:
+                        if isinstance(query, StreamedQuery):
+                            query.stop(reason)
+                        else:
+                            query.stop(query_id, reason)
+                begun.append(query)
+        self._submit(begun)
+        if stopped is not None:
+            for query in begun:
+                self._stop(query, stopped)
+
+    def pace(self, index: str, options: Options) -> Pace:
+        """Return how fast queries of a kind have been so far."""
+        if len(self._paces) > MOST_PACES:
+            self._paces.clear()
+        return self._paces.setdefault((index, options), Pace())
+
+    @property
+    def stopped(self) -> Reason | None:
+        """Why all queries are to end; None: they are not."""
+        return self._stopped
+
+    def is_busy(self) -> bool:
+        """Tell whether as many jobs are under way as there may be."""
+        with self._lock:
+            return self._is_busy()
+
+    def _is_busy(self) -> bool:
+        under_way = {query for query in self._queries.values() if query is not None}
+        waiting = sum(isinstance(query, StreamedQuery) and query.waits_for_credit for query in under_way)
+        return len(under_way) - waiting >= MOST_JOBS
+
+    def wait(self, arrival: Arrival) -> bool:
+        """Keep a batch until others have got on, unless they have by now; returns whether it was kept."""
+        with self._lock:
+            if self._stopped is not None or not self._is_busy():
+                return False
+            self._arrivals.append(arrival)
+            return True
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Take chunks, in the order of each query."""
+        self._outlet.put(messages.encode_chunks(chunks))
+        if any(chunk.end is not None for chunk in chunks):
+            with self._lock:
+                for chunk in chunks:
+                    if chunk.end is not None:
+                        self._queries.pop(chunk.query_id, None)
+                        self._stops.pop(chunk.query_id, None)
+            self.idle()
+            self._finish_if_done()
+
+    def has_room(self) -> bool:
+        """Tell whether more may be sent now."""
+        return self._outlet.has_room()
+
+    def park(self, job: Query) -> bool:
+        """Keep a job until there is room, if there is none now; returns whether it was kept."""
+        return self._outlet.park(job)
+
+    def unpark(self, job: Query) -> bool:
+        """Let go of a job; returns whether it was kept. Who is told so hands it in again."""
+        return self._outlet.unpark(job)
+
+    def idle(self) -> None:
+        """Let the next batch begin."""
+        if self._arrivals:
+            with self._lock:
+                arrivals, self._arrivals = self._arrivals, []
+            self._submit(arrivals)
+
+    def _finish_if_done(self) -> None:
+        with self._lock:
+            done = not self._reading and not self._queries
+        if done:
+            self._outlet.finish()
+
+
+class Arrival:
+    """A batch of queries that has come in: a job that makes jobs of it, some at a time."""
+
+    def __init__(
+        self,
+        stream: SearchStream,
+        index: str,
+        queries: Sequence[search_pb2.Query],
+        options: search_pb2.QueryOptions,
+    ) -> None:
+        """Keep the messages; nothing is read yet."""
+        self._stream = stream
+        self._index = index
+        self._queries = queries
+        self._options = options
+        self._common: Options | None = None
+        self._held: Held | None = None
+        self._started = time.perf_counter()
+        self._next = 0
+
+    def step(self, seconds: float) -> Outcome:
+        """Set the next queries to work."""
+        stream = self._stream
+        try:
+            if stream.stopped is not None:
+                end = End(stream.stopped, False, NO_STATS, self._elapsed)
+                stream.send([ending(query.id, end) for query in self._queries[self._next :]])
+                return Outcome.DONE
+            if stream.is_busy():
+                return Outcome.PAUSE
+            if self._held is None:
+                snapshot = stream.database.index(self._index).snapshot()
+                self._held = Held(snapshot, stream.snapshot_seconds)
+            piece = self._queries[self._next : self._next + MOST_TOGETHER]
+            self._begin(piece, self._held)
+            self._next += len(piece)
+        except Exception as error:
+            self._fail(self._queries[self._next :], error)
+            return Outcome.DONE
+        return Outcome.DONE if self._next == len(self._queries) else Outcome.AGAIN
+
+    def pause(self) -> bool:
+        """Wait for others to get on, unless they have by now."""
+        return self._stream.wait(self)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _begin(self, piece: Sequence[search_pb2.Query], held: Held) -> None:
+        stream, settings = self._stream, held.snapshot.settings
+        quick = is_quick(held.snapshot, QUICK_SECONDS)
+        ready: list[tuple[Sequence[int], Query]] = []
+        read: list[tuple[search_pb2.Query, Options, tuple[float, int] | None]] = []
+        for query in piece:
+            try:
+                options = self._options_of(query)
+                messages.check_plan(options, settings)
+                read.append((query, options, messages.after_of(query)))
+            except Exception as error:
+                self._fail([query], error)
+        for (options, after, _), same in groupby(read, key=lambda one: (one[1], one[2], messages.form_of(one[0]))):
+            group = [query for query, _, _ in same]
+            for queries, costs in self._read_costs(group, held):
+                ids = [query.id for query in queries]
+                if quick and options.batchable and after is None:
+                    pace = stream.pace(self._index, options)
+                    batched = BatchedQueries(ids, options, costs, held, stream, started=self._started, pace=pace)
+                    ready.append((ids, batched))
+                    continue
+                for place, query_id in enumerate(ids):
+                    one = costs[place]
+                    streamed = StreamedQuery(query_id, options, one, held, stream, started=self._started, after=after)
+                    ready.append(([query_id], streamed))
+        stream.start(ready)
+
+    def _options_of(self, query: search_pb2.Query) -> Options:
+        if query.HasField("options"):
+            return messages.options_of(query.options, self._stream.max_k)
+        if self._common is None:
+            self._common = messages.options_of(self._options, self._stream.max_k)
+        return self._common
+
+    def _read_costs(
+        self, group: Sequence[search_pb2.Query], held: Held
+    ) -> list[tuple[Sequence[search_pb2.Query], Costs]]:
+        """Return the costs of queries of one form: all together or, where one of them is wrong, one by one."""
+        settings = held.snapshot.settings
+        try:
+            return [(group, messages.costs_of(group, settings))]
+        except Exception as error:
+            if len(group) == 1:
+                self._fail(group, error)
+                return []
+        return [pair for query in group for pair in self._read_costs([query], held)]
+
+    def _fail(self, queries: Sequence[search_pb2.Query], error: Exception) -> None:
+        end = End("failed", False, NO_STATS, self._elapsed, None, error)
+        self._stream.send([ending(query.id, end) for query in queries])
+
+
+class OneAnswer(Sink):
+    """Collects the hits of a single query."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Prepare, in the event loop."""
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._chunks: list[Chunk] = []
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[search_pb2.Chunk] = self._loop.create_future()
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Take the next hits."""
+        self._chunks += chunks
+        self._bytes += sum(16 * len(chunk.ids) + sum(map(len, chunk.payloads)) for chunk in chunks)
+        if chunks[-1].end is not None:
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def has_room(self) -> bool:
+        """Refuse to collect more than one message holds."""
+        if self._bytes > self._most_bytes:
+            raise AnswerTooLargeError(
+                f"the answer has more than {self._most_bytes} bytes; ask for fewer hits, or use the streaming Search"
+            )
+        return True
+
+    def park(self, job: Query) -> bool:
+        """Keep nothing: there is always room."""
+        return False
+
+    def unpark(self, job: Query) -> bool:
+        """Know of no job."""
+        return False
+
+    def idle(self) -> None:
+        """Go on: nobody waits."""
+
+    def _finish(self) -> None:
+        if self.done.done():
+            return
+        last = self._chunks[-1]
+        assert last.end is not None
+        if last.end.error is not None:
+            self.done.set_exception(last.end.error)
+            return
+        whole = Chunk(
+            last.query_id,
+            np.concatenate([chunk.ids for chunk in self._chunks]),
+            np.concatenate([chunk.distances for chunk in self._chunks]),
+            [payload for chunk in self._chunks for payload in chunk.payloads],
+            last.lower_bound,
+            last.end,
+        )
+        self.done.set_result(messages.chunk_message(whole))
+
+
+async def search_once(
+    request: search_pb2.SearchOnceRequest,
+    database: Database,
+    scheduler: Scheduler,
+    *,
+    max_k: int,
+    most_bytes: int,
+    snapshot_seconds: float,
+) -> search_pb2.Chunk:
+    """Search one query; returns all its hits."""
+    query = request.query
+    options = messages.options_of(query.options, max_k)
+    if options.k is None and options.radius is None:
+        raise FieldError("query.options", "neither k nor radius is set; set one, or use the streaming Search")
+    after = messages.after_of(query)
+
+    answer = OneAnswer(most_bytes)
+    job = _Once(request, options, after, answer, database, snapshot_seconds)
+    scheduler.submit(Flow(), job)
+    try:
+        return await answer.done
+    finally:
+        job.stop()
+
+
+class _Once:
+    """The single query of a call, read by a worker."""
+
+    def __init__(
+        self,
+        request: search_pb2.SearchOnceRequest,
+        options: Options,
+        after: tuple[float, int] | None,
+        answer: OneAnswer,
+        database: Database,
+        snapshot_seconds: float,
+    ) -> None:
+        self._request = request
+        self._options = options
+        self._after = after
+        self._answer = answer
+        self._database = database
+        self._snapshot_seconds = snapshot_seconds
+        self._query: StreamedQuery | None = None
+        self._started = time.perf_counter()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stopped = True
+        if self._query is not None:
+            self._query.stop("cancelled")
+
+    def step(self, seconds: float) -> Outcome:
+        """Search for about so long."""
+        try:
+            if self._query is None:
+                snapshot = self._database.index(self._request.index).snapshot()
+                messages.check_plan(self._options, snapshot.settings)
+                costs = messages.costs_of([self._request.query], snapshot.settings)[0]
+                held = Held(snapshot, self._snapshot_seconds)
+                options = Options(**{**vars(self._options), "credit": None})
+                self._query = StreamedQuery(
+                    self._request.query.id, options, costs, held, self._answer, started=self._started, after=self._after
+                )
+            if self._stopped:
+                self._query.stop("cancelled")
+        except Exception as error:
+            end = End("failed", False, NO_STATS, time.perf_counter() - self._started, None, error)
+            self._answer.send([ending(self._request.query.id, end)])
+            return Outcome.DONE
+        return self._query.step(seconds)
+
+    def pause(self) -> bool:
+        """Go on: there is always room."""
+        return False

@@ -1,0 +1,298 @@
+"""The three services: check, call, translate. What they call is synchronous and runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from whamming.server import messages
+from whamming.server.config import Config
+from whamming.server.errors import OverloadedError, ShuttingDownError
+from whamming.server.methods import Context
+from whamming.server.scheduler import Scheduler
+from whamming.server.searching import SearchStream, search_once
+from whamming.storage import Database, Rows, StoredIndex
+from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1.values import FieldError, durability_of, ids_of, items_message, items_of, settings_of
+
+T = TypeVar("T")
+
+PAGE: Final = 100
+MOST_PAGE: Final = 1000
+SCAN_ROWS: Final = 10_000
+MOST_SCAN_ROWS: Final = 100_000
+MESSAGE_BYTES: Final = 1 << 21
+"""What messages to clients stay below, about: half of what gRPC's clients take by default."""
+ANSWER_BYTES: Final = 3 << 20
+"""Of hits in the one message of SearchOnce."""
+BLOCKING_THREADS: Final = 16
+"""Calls that read or write storage at once; a group of writes shares a commit."""
+PROGRESS_SECONDS: Final = 0.2
+
+
+class Admission:
+    """Counts the calls under way and refuses more than a limit, or any while the server shuts down."""
+
+    def __init__(self, limit: int) -> None:
+        """Start with none."""
+        self._limit = limit
+        self.count = 0
+        self.closed = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Serve one call."""
+        if self.closed:
+            raise ShuttingDownError("the server shuts down; try again, it may be coming back")
+        if self.count >= self._limit:
+            raise OverloadedError(f"{self.count} calls are under way, at most {self._limit}; try again later")
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+class Storage:
+    """The database, reached from the event loop: each call runs in a thread."""
+
+    def __init__(self, database: Database) -> None:
+        """Start the threads when they are needed."""
+        self.database = database
+        self._threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="whamming-storage")
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    async def index(self, name: str, field: str = "index") -> StoredIndex:
+        """Return an index."""
+        if not name:
+            raise FieldError(field, f"{field} is empty; give the name of an index")
+        return await self.run(self.database.index, name)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._threads.shutdown()
+
+
+class IndexService:
+    """Implements ``whamming.v1.IndexService``."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Serve a database."""
+        self._storage = storage
+
+    async def CreateIndex(  # noqa: N802 - the name in the proto
+        self, request: index_pb2.CreateIndexRequest, context: Context
+    ) -> index_pb2.CreateIndexResponse:
+        """Make an index."""
+        settings = settings_of(request.settings)
+
+        def create() -> index_pb2.Index:
+            index = self._storage.database.create_index(
+                request.name,
+                settings.bits,
+                bit_order=settings.bit_order,
+                tables=settings.tables,
+                buckets=settings.buckets,
+                durability=settings.durability,
+                exist_ok=request.exist_ok,
+            )
+            return messages.index_message(index)
+
+        return index_pb2.CreateIndexResponse(index=await self._storage.run(create))
+
+    async def GetIndex(  # noqa: N802
+        self, request: index_pb2.GetIndexRequest, context: Context
+    ) -> index_pb2.GetIndexResponse:
+        """Describe an index."""
+        index = await self._storage.index(request.name, "name")
+        return index_pb2.GetIndexResponse(index=await self._storage.run(messages.index_message, index))
+
+    async def ListIndexes(  # noqa: N802
+        self, request: index_pb2.ListIndexesRequest, context: Context
+    ) -> index_pb2.ListIndexesResponse:
+        """List a page of indexes."""
+        size = request.page_size or PAGE
+        if size > MOST_PAGE:
+            raise FieldError("page_size", f"page_size = {size}; at most {MOST_PAGE}, or 0 for {PAGE}")
+
+        def page() -> index_pb2.ListIndexesResponse:
+            database = self._storage.database
+            names = [name for name in database.list_indexes() if name > request.page_token]
+            shown = names[:size]
+            indexes = [messages.index_message(database.index(name)) for name in shown]
+            more = shown[-1] if len(names) > size else ""
+            return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
+
+        return await self._storage.run(page)
+
+    async def DeleteIndex(  # noqa: N802
+        self, request: index_pb2.DeleteIndexRequest, context: Context
+    ) -> index_pb2.DeleteIndexResponse:
+        """Remove an index."""
+        if not request.name:
+            raise FieldError("name", "name is empty; give the name of an index")
+        await self._storage.run(self._storage.database.drop_index, request.name)
+        return index_pb2.DeleteIndexResponse()
+
+    async def SealIndex(  # noqa: N802
+        self, request: index_pb2.SealIndexRequest, context: Context
+    ) -> AsyncIterator[index_pb2.SealIndexResponse]:
+        """Seal an index."""
+        index = await self._storage.index(request.name, "name")
+        async for share in self._progress(index.seal):
+            yield index_pb2.SealIndexResponse(progress=share)
+        yield index_pb2.SealIndexResponse(progress=1.0, index=await self._storage.run(messages.index_message, index))
+
+    async def CompactIndex(  # noqa: N802
+        self, request: index_pb2.CompactIndexRequest, context: Context
+    ) -> AsyncIterator[index_pb2.CompactIndexResponse]:
+        """Compact an index."""
+        index = await self._storage.index(request.name, "name")
+        async for share in self._progress(index.compact):
+            yield index_pb2.CompactIndexResponse(progress=share)
+        yield index_pb2.CompactIndexResponse(progress=1.0, index=await self._storage.run(messages.index_message, index))
+
+    async def _progress(self, work: Callable[[Callable[[float], None]], None]) -> AsyncIterator[float]:
+        """Do work in a thread; yields the share done now and then."""
+        latest = 0.0
+
+        def report(share: float) -> None:
+            nonlocal latest
+            latest = share
+
+        working = asyncio.ensure_future(self._storage.run(work, report))
+        while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:
+            yield min(latest, 0.999)
+        await working
+
+
+class ItemService:
+    """Implements ``whamming.v1.ItemService``."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Serve a database."""
+        self._storage = storage
+
+    async def Upsert(  # noqa: N802
+        self, requests: AsyncIterator[item_pb2.UpsertRequest], write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Write batches one after the other; the next one is received while one is written."""
+        index: StoredIndex | None = None
+        async for request in requests:
+            if index is None or (request.index and request.index != index.name):
+                index = await self._storage.index(request.index)
+            count = await self._storage.run(self._upsert, index, request)
+            done = item_pb2.UpsertResponse(sequence=request.sequence, count=count)
+            await write(done.SerializeToString())
+
+    @staticmethod
+    def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
+        rows = items_of(request.items, index.settings)
+        payloads = list(request.items.payloads) or None
+        index.upsert(rows.ids, rows.codes, payloads, durability=durability_of(request.durability))
+        return len(rows)
+
+    async def Delete(  # noqa: N802
+        self, request: item_pb2.DeleteRequest, context: Context
+    ) -> item_pb2.DeleteResponse:
+        """Remove items."""
+        index = await self._storage.index(request.index)
+        durability = durability_of(request.durability)
+        ids = ids_of(request.ids)
+        await self._storage.run(lambda: index.delete(ids, durability=durability))
+        return item_pb2.DeleteResponse()
+
+    async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802
+        """Look items up."""
+        index = await self._storage.index(request.index)
+
+        def get() -> item_pb2.GetResponse:
+            items = index.get(ids_of(request.ids))
+            payloads = items.payloads if any(items.payloads) else []
+            size = items.ids.nbytes + items.codes.nbytes + sum(map(len, payloads))
+            if size > ANSWER_BYTES:
+                raise FieldError("ids", f"{len(items)} items have {size} bytes, at most {ANSWER_BYTES}: ask for fewer")
+            batch = item_pb2.ItemBatch(ids=request.ids, codes=items.codes.tobytes(), payloads=payloads)
+            return item_pb2.GetResponse(items=batch, found=items.found.tolist())
+
+        return await self._storage.run(get)
+
+    async def Scan(  # noqa: N802
+        self, request: item_pb2.ScanRequest, context: Context
+    ) -> AsyncIterator[item_pb2.ScanResponse]:
+        """Stream all items."""
+        index = await self._storage.index(request.index)
+        size = request.batch_size or SCAN_ROWS
+        if size > MOST_SCAN_ROWS:
+            raise FieldError("batch_size", f"batch_size = {size}; at most {MOST_SCAN_ROWS}, or 0 for {SCAN_ROWS}")
+        size = max(1, min(size, MESSAGE_BYTES // (8 + index.settings.code_bytes)))
+        snapshot = await self._storage.run(index.snapshot)
+        pieces = snapshot.scan(size)
+        while (rows := await self._storage.run(next, pieces, None)) is not None:
+            for part in _fitting(rows):
+                yield item_pb2.ScanResponse(items=items_message(part), total=len(snapshot))
+
+
+def _fitting(rows: Rows) -> Iterator[Rows]:
+    """Yield rows in pieces whose payloads fit into a message."""
+    first = 0
+    while first < len(rows):
+        last = len(rows)
+        if rows.payloads is not None:
+            ends = rows.payloads.ends
+            start = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES // 2, side="right")))
+        whole = first == 0 and last == len(rows)
+        yield rows if whole else rows.take(np.arange(first, min(last, len(rows))))
+        first = last
+
+
+class SearchService:
+    """Implements ``whamming.v1.SearchService``."""
+
+    def __init__(self, database: Database, scheduler: Scheduler, config: Config) -> None:
+        """Search a database."""
+        self._database = database
+        self._scheduler = scheduler
+        self._config = config
+        self.streams: set[SearchStream] = set()
+
+    async def Search(  # noqa: N802
+        self, requests: AsyncIterator[search_pb2.SearchRequest], write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve a stream of queries."""
+        stream = SearchStream(
+            self._database,
+            self._scheduler,
+            max_k=self._config.max_k,
+            max_queries=self._config.max_batch,
+            buffer_bytes=self._config.buffer_kb << 10,
+            snapshot_seconds=self._config.snapshot_seconds,
+        )
+        self.streams.add(stream)
+        try:
+            await stream.run(requests, write)
+        finally:
+            self.streams.discard(stream)
+
+    async def SearchOnce(  # noqa: N802
+        self, request: search_pb2.SearchOnceRequest, context: Context
+    ) -> search_pb2.SearchOnceResponse:
+        """Search one query."""
+        result = await search_once(
+            request,
+            self._database,
+            self._scheduler,
+            max_k=self._config.max_k,
+            most_bytes=ANSWER_BYTES,
+            snapshot_seconds=self._config.snapshot_seconds,
+        )
+        return search_pb2.SearchOnceResponse(result=result)
