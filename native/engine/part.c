@@ -42,7 +42,7 @@ static void add_probe_stats(const struct part *p, struct wh_stats *stats) {
     stats->buckets += p->probe.buckets;
     stats->buckets_nonempty += p->probe.nonempty;
     stats->candidates += p->probe.candidates;
-    stats->verified += p->probe.candidates;
+    stats->verified += p->probe.verified;
 }
 
 static void end_probe(struct part *p) {
@@ -68,7 +68,7 @@ static int work_probe(struct part *p) {
     enum probe_result result = probe_run(&p->probe, k, effort);
     switch (result) {
     case PROBE_DONE:
-        if (p->query->plan == WH_AUTO) plan_probed(&p->plan, &p->probe, clock_nanoseconds());
+        if (p->query->plan == WH_AUTO) plan_learn_buckets(&p->plan, &p->probe, clock_nanoseconds());
         end_probe(p);
         p->stats.plan = WH_PROBE;
         round_is_proven(p);

@@ -50,9 +50,9 @@ static double bucket_nanoseconds(const wh_index *index) {
     return buckets ? (double)read_sum(&index->probed_nanoseconds) / (double)buckets : PROBE_BUCKET_NANOSECONDS;
 }
 
-/* Learn from the buckets since the last look. The first ones are left out: they take longer than those to come, for
- * caches are cold, and hits many. Old sums fade, long searches count more than short ones. */
-static void learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now) {
+/* The first buckets are left out: they take longer than those to come, for caches are cold, and hits many. Old sums fade,
+ * long searches count more than short ones. */
+void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now) {
     uint64_t buckets = probe->buckets - plan->last_buckets, nanoseconds = now - plan->last_look;
     if (plan->total == 0 || buckets == 0) return;
     const wh_index *index = probe->index;
@@ -77,13 +77,11 @@ static double expected_buckets(double forecast, double probed) {
  * speaks against it; a forecast that was wrong for long speaks for it. */
 static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
 
-void plan_probed(const struct plan *plan, const struct probe *probe, uint64_t now) { learn_buckets(plan, probe, now); }
-
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
                        uint64_t limit, uint64_t now) {
     const wh_index *index = sweep->index;
     double spent = (double)(now - plan->started);
-    learn_buckets(plan, probe, now);
+    plan_learn_buckets(plan, probe, now);
     double per_effort = (double)(now - plan->last_look) / (double)plan->slice;
     plan->total += plan->slice;
     plan->slice = plan->total;

@@ -38,8 +38,8 @@ void plan_start(struct plan *plan, const wh_index *index, int batch, uint64_t no
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
                        uint64_t limit, uint64_t now);
 
-/* Learn from probing that came to its end. */
-void plan_probed(const struct plan *plan, const struct probe *probe, uint64_t now);
+/* Learn from the buckets probed since the last look: at the next one, or when probing has come to its end. */
+void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now);
 
 /* Learn from a sweep, or from several that shared a pass: planes read, and the time it took. */
 void plan_learn(const wh_index *index, int batch, uint64_t planes, uint64_t nanoseconds);

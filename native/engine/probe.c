@@ -193,6 +193,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, entry + i * bytes);
         left = sieve_run(p->sieve, count, in);
     }
+    p->verified += left;
     for (size_t i = 0; i < left; i++) {
         uint64_t at = sieved ? in[i] : i;
         const uint8_t *code = entry + at * bytes;
@@ -221,6 +222,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
         left = sieve_run(p->sieve, count, in);
     }
+    p->verified += left;
     for (size_t i = 0; i < left; i++) {
         uint32_t row = rows[sieved ? in[i] : i];
         const uint8_t *code = index->codes + row * bytes;

@@ -63,6 +63,7 @@ struct probe {
     uint64_t bound; /* S; UINT64_MAX once every code has been met */
     uint64_t queued;
     uint64_t buckets, nonempty, candidates;
+    uint64_t verified; /* candidates that the sieve let through, or that it was not worth while for */
 };
 
 /* Make ready for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);
