@@ -14,10 +14,12 @@ from grpc_reflection.v1alpha import reflection
 
 from whamming.native.view import check_threads
 from whamming.server.config import Config
+from whamming.server.forwarding import Forwarding
 from whamming.server.methods import handler
 from whamming.server.scheduler import Scheduler
 from whamming.server.services import Admission, IndexService, ItemService, SearchService, Storage
 from whamming.storage import Database, StorageError, open_database
+from whamming.storage.database import Mode
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
@@ -27,6 +29,13 @@ SERVICES: Final = (
     item_pb2.DESCRIPTOR.services_by_name["ItemService"],
     search_pb2.DESCRIPTOR.services_by_name["SearchService"],
 )
+FORWARDED: Final = frozenset(
+    f"/{service.full_name}/{method.name}"
+    for service in SERVICES
+    for method in service.methods
+    if service.name == "IndexService" or (service.name == "ItemService" and method.name in ("Upsert", "Delete"))
+)
+"""What only the process that writes can do, or knows best."""
 EXPIRY_SECONDS: Final = 1.0
 """How often snapshots' ages are looked at."""
 
@@ -34,12 +43,27 @@ EXPIRY_SECONDS: Final = 1.0
 class Server:
     """A server of one database. Use it in an ``async with`` block, or call :meth:`start` and :meth:`stop`."""
 
-    def __init__(self, config: Config, database: Database | None = None) -> None:
-        """Prepare; ``database`` is opened from the config's ``data`` where it is not given."""
+    def __init__(
+        self,
+        config: Config,
+        database: Database | None = None,
+        *,
+        writer: str | None = None,
+        also_listen: str | None = None,
+    ) -> None:
+        """Prepare.
+
+        ``database``: to be served; by default it is opened from the config's ``data``.
+        ``writer``: the address of the process that writes; this one opens the database for reading, and passes on
+        what it cannot do itself.
+        ``also_listen``: a second address, for other processes to pass calls on to.
+        """
         self.config = config
         self.address = config.listen
         """HOST:PORT; the port that was taken, once started."""
         self._given = database
+        self._writer = writer
+        self._also_listen = also_listen
         self._admission = Admission(config.max_streams)
 
     async def __aenter__(self) -> Self:
@@ -56,7 +80,11 @@ class Server:
     async def start(self) -> None:
         """Open the database and serve."""
         config = self.config
-        self._database = await asyncio.to_thread(open_database, config.data) if self._given is None else self._given
+        if self._given is not None:
+            self._database = self._given
+        else:
+            mode: Mode = "w" if self._writer is None else "r"
+            self._database = await asyncio.to_thread(open_database, config.data, mode=mode)
         self._scheduler = Scheduler(config.threads or check_threads(None), config.slice_ms / 1e3)
         self._storage = Storage(self._database)
         self._search = SearchService(self._database, self._scheduler, config)
@@ -65,12 +93,15 @@ class Server:
             options=[
                 ("grpc.max_receive_message_length", config.max_message_mb << 20),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(config.workers > 1)),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", 30_000),
             ]
         )
+        if self._writer is not None:  # asked first: what is passed on is not served here
+            self._forwarding = Forwarding(self._writer, FORWARDED)
+            self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage), ItemService(self._storage), self._search)
         self._grpc.add_generic_rpc_handlers(
             tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
@@ -85,6 +116,8 @@ class Server:
             await self._release()
             raise StorageError(f"{config.listen} cannot be listened on: {error}; choose another --listen") from error
         self.address = f"{host}:{port}"
+        if self._also_listen is not None:
+            self._grpc.add_insecure_port(self._also_listen)
         await self._grpc.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -96,6 +129,8 @@ class Server:
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True
         await self._health.enter_graceful_shutdown()
+        for stream in self._search.streams:
+            stream.drain()
         end = asyncio.get_running_loop().time() + grace
         while self._admission.count and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
@@ -113,6 +148,8 @@ class Server:
         await self._grpc.wait_for_termination()
 
     async def _release(self) -> None:
+        if self._writer is not None:
+            await self._forwarding.close()
         await asyncio.to_thread(self._storage.close)
         await asyncio.to_thread(self._scheduler.close)
         if self._given is None:

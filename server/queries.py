@@ -1,8 +1,8 @@
 """Queries at work, without a word of gRPC: jobs for the scheduler that hand chunks of proven hits to a sink.
 
 A query is one of two kinds of job. *Streamed*: a cursor of its own, worked on in slices, its hits sent as they are
-proven. *Batched*: queries that want few hits each from an index that is searched quickly are searched together, a handful
-per slice, which saves most of the cost per query and lets them share passes over the codes.
+proven. *Batched*: queries that want few hits each from an index that is searched quickly are searched together, a
+handful per slice, which saves most of the cost per query and lets them share passes over the codes.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def ending(query_id: int, end: End, lower_bound: float = -math.inf) -> Chunk:
 class StreamedQuery:
     """One query with a cursor of its own.
 
-    A worker runs :meth:`step`; the event loop calls :meth:`grant` and :meth:`stop`. What both touch is guarded by a lock.
+    A worker runs :meth:`step`, the event loop calls :meth:`grant` and :meth:`stop`; what both touch is guarded by a
+    lock.
     """
 
     def __init__(

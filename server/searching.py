@@ -81,6 +81,7 @@ class SearchStream:
         self._stops: dict[int, Reason] = {}
         """Queries that were stopped before they began."""
         self._stopped: Reason | None = None
+        self._draining = False
         self._arrivals: list[Arrival] = []
         """Batches that wait for others to get on."""
         self._paces: dict[tuple[str, Options], Pace] = {}
@@ -98,6 +99,11 @@ class SearchStream:
             reader.cancel()
             self._outlet.discard()
             self.stop("cancelled")
+
+    def drain(self) -> None:
+        """Let the queries under way finish, take no more, and end the call then."""
+        self._draining = True
+        self._finish_if_done()
 
     def stop(self, reason: Reason) -> None:
         """Make all queries end soon, and take no more."""
@@ -148,7 +154,7 @@ class SearchStream:
                     field = f"batch.queries[{place}].id"
                     raise FieldError(field, f"id = {query.id} is in use by a query under way; choose another")
                 self._queries[query.id] = None
-            refused = len(self._queries) > self._max_queries or self._stopped is not None
+            refused = len(self._queries) > self._max_queries or self._draining
         if not refused:
             self._submit([Arrival(self, batch.index, queries, batch.options)])
             return
@@ -157,8 +163,8 @@ class SearchStream:
             "wait for some to end"
         )
         end = End("failed", False, NO_STATS, 0.0, None, error)
-        if self._stopped is not None:
-            end = End(self._stopped, False, NO_STATS, 0.0)
+        if self._draining:
+            end = End("shutdown", False, NO_STATS, 0.0)
         self.send([ending(query.id, end) for query in queries])
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
@@ -280,7 +286,7 @@ class SearchStream:
 
     def _finish_if_done(self) -> None:
         with self._lock:
-            done = not self._reading and not self._queries
+            done = not self._queries and (self._draining or not self._reading)
         if done:
             self._outlet.finish()
 
