@@ -320,6 +320,7 @@ class Arrival:
                 stream.send([ending(query.id, end) for query in self._queries[self._next :]])
                 return Outcome.DONE
             if stream.is_busy():
+                self._held = None  # it may take long; the rest will see a newer snapshot
                 return Outcome.PAUSE
             if self._held is None:
                 snapshot = stream.database.index(self._index).snapshot()

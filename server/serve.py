@@ -1,8 +1,8 @@
 """Serving until told to stop: one process, or several that share the port and the database.
 
 Of several, the first one writes. The others open the database for reading, answer searches, and pass everything else on
-to the first one through a socket of their own. The kernel deals connections out to them, so that many clients are spread
-over the processes; one connection is served by one process.
+to the first one through a socket of their own. The kernel deals connections out to them, so that many clients are
+spread over the processes; one connection is served by one process.
 """
 
 from __future__ import annotations

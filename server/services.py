@@ -32,6 +32,8 @@ ANSWER_BYTES: Final = 3 << 20
 """Of hits in the one message of SearchOnce."""
 BLOCKING_THREADS: Final = 16
 """Calls that read or write storage at once; a group of writes shares a commit."""
+SLOW_THREADS: Final = 2
+"""Seals and compactions at once."""
 PROGRESS_SECONDS: Final = 0.2
 
 
@@ -65,10 +67,15 @@ class Storage:
         """Start the threads when they are needed."""
         self.database = database
         self._threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="whamming-storage")
+        self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-maintain")
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    async def run_slowly(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function that may take minutes in a thread that nobody else waits for."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow_threads, call, *args)
 
     async def index(self, name: str, field: str = "index") -> StoredIndex:
         """Return an index."""
@@ -79,6 +86,7 @@ class Storage:
     def close(self) -> None:
         """Wait for what is under way."""
         self._threads.shutdown()
+        self._slow_threads.shutdown(cancel_futures=True)
 
 
 class IndexService:
@@ -168,7 +176,7 @@ class IndexService:
             nonlocal latest
             latest = share
 
-        working = asyncio.ensure_future(self._storage.run(work, report))
+        working = asyncio.ensure_future(self._storage.run_slowly(work, report))
         while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:
             yield min(latest, 0.999)
         await working

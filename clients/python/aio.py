@@ -28,7 +28,7 @@ from whamming.errors import OverloadedError, ServiceError, UnavailableError
 from whamming.native import Answer, Buckets, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats, Tables
 from whamming.native.costs import as_codes
 from whamming.session import Inbox, Session
-from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
+from whamming.storage import BitOrder, ClosedError, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
 from whamming.storage.rows import as_ids
 from whamming.storage.settings import check_choice
 from whamming.v1 import index_pb2, item_pb2, search_pb2
@@ -139,6 +139,8 @@ async def once(call: Callable[[], Awaitable[T]]) -> T:
         return await call()
     except grpc.aio.AioRpcError as error:
         raise error_of_call(error) from error
+    except grpc.aio.UsageError as error:
+        raise ClosedError("the connection is closed; connect again") from error
 
 
 class Database:
@@ -153,7 +155,6 @@ class Database:
         self._items: Any = ItemServiceStub(channel)  # type: ignore[no-untyped-call]
         self._search: Any = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
         self._session = Session(self._search)
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         """Return the database itself."""
@@ -206,7 +207,6 @@ class Database:
 
     async def close(self) -> None:
         """Close the connection. Closing twice is fine."""
-        self._closed = True
         await self._session.close()
         await self._channel.close()
 
@@ -404,6 +404,9 @@ class Index:
 class Search:
     """A search under way: an asynchronous iterator of hits that ends when it is closed or let go."""
 
+    _inbox: Inbox | None = None
+    """Where its chunks arrive; None: it is not under way."""
+
     def __init__(
         self,
         database: Database,
@@ -426,7 +429,6 @@ class Search:
         query.options.CopyFrom(options)
         self._attempts = database._retries.begin()
         self._query_id = 0
-        self._inbox: Inbox | None = None
         self._consumed = 0
         self._pending: list[Hit] = []
         self._bound = -np.inf

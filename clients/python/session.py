@@ -15,6 +15,7 @@ import grpc
 
 from whamming.errors import UnavailableError
 from whamming.native import WhammingError
+from whamming.storage import ClosedError
 from whamming.v1 import search_pb2
 from whamming.wire import error_of_call
 
@@ -63,7 +64,10 @@ class Session:
                 await task
 
     def _open(self) -> None:
-        call = self._call = self._stub.Search()
+        try:
+            call = self._call = self._stub.Search()
+        except grpc.aio.UsageError as error:
+            raise ClosedError("the connection is closed; connect again") from error
         self._outbox = asyncio.Queue()
         for task in self._tasks:
             task.cancel()
