@@ -158,12 +158,25 @@ def _is_number(value: float) -> bool:
         return False
 
 
+def check_radius(radius: float | None) -> None:
+    """Refuse a radius that is no number."""
+    if radius is not None and not _is_number(radius):
+        raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
+
+
+def check_wanted(k: int | None) -> int:
+    """Return how many hits a search hands out at most."""
+    wanted = UNLIMITED if k is None else as_whole("k", k)
+    if k is not None and not 0 <= wanted < 2**63:
+        raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+    return wanted
+
+
 def describe_searches(
     costs: Costs, k: int, radius: float | None, plan: Plan, after: tuple[float, int] | None = None
 ) -> Any:
     """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
-    if radius is not None and not _is_number(radius):
-        raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
+    check_radius(radius)
     search = np.zeros(len(costs), dtype=_SEARCH)
     rows = np.arange(len(costs), dtype=np.uint64)
     search["optimum"] = costs.optimum.ctypes.data + rows * costs.optimum.strides[0]
@@ -175,11 +188,11 @@ def describe_searches(
     search["radius"] = math.inf if radius is None else radius
     if after is not None:
         search["resumed"] = 1
-        search["after_distance"], search["after_id"] = _checked_place(after)
+        search["after_distance"], search["after_id"] = checked_place(after)
     return ffi.from_buffer("struct wh_search[]", search)
 
 
-def _checked_place(after: tuple[float, int]) -> tuple[float, int]:
+def checked_place(after: tuple[float, int]) -> tuple[float, int]:
     """Return a place in the order of hits."""
     try:
         distance, last_id = after[0], operator.index(after[1])

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from whamming.native._engine import ffi, lib
 from whamming.native.costs import Costs
 from whamming.native.cursor import (
-    UNLIMITED,
     BatchStats,
     Budget,
     Cursor,
@@ -22,6 +21,7 @@ from whamming.native.cursor import (
     Stats,
     as_whole,
     check_plan,
+    check_wanted,
     describe_searches,
 )
 from whamming.native.errors import InvalidArgumentError, check
@@ -209,9 +209,7 @@ class View:
         self._check_costs(costs)
         if len(costs) != 1:
             raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
-        wanted = UNLIMITED if k is None else as_whole("k", k)
-        if k is not None and not 0 <= wanted < 2**63:
-            raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+        wanted = check_wanted(k)
         plan = self._checked(plan)
         return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
 

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.errors import OverloadedError, ServiceError, UnavailableError
 from whamming.native import Answer, Buckets, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats, Tables
 from whamming.native.costs import as_codes
+from whamming.native.cursor import as_whole, check_radius, check_wanted, checked_place
 from whamming.session import Inbox, Session
 from whamming.storage import BitOrder, ClosedError, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
 from whamming.storage.rows import as_ids
@@ -59,6 +60,7 @@ AHEAD: Final = 4
 """Of such messages under way at once."""
 RECEIVE_BYTES: Final = 64 << 20
 
+NO_STATISTICS = search_pb2.QueryStatistics(plan=search_pb2.PLAN_AUTO)
 NO_MORE = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
 GO_ON = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASON_SHUTDOWN)
 
@@ -325,7 +327,7 @@ class Index:
         """Search one query; see :meth:`whamming.StoredIndex.search`. Iterate what it returns with ``async for``."""
         query = self._queries(code, weights, table, single=True)[0]
         if after is not None:
-            query.after.distance, query.after.id = after
+            query.after.distance, query.after.id = checked_place(after)
         return Search(self._database, self.name, query, k, radius, plan, payloads)
 
     async def search_batch(
@@ -340,6 +342,10 @@ class Index:
         budget: Budget | None = None,
     ) -> Answer:
         """Search many queries at once; see :meth:`whamming.StoredIndex.search_batch`."""
+        k = as_whole("k", k)
+        if not 0 <= k < 2**31:
+            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a search for more")
+        check_radius(radius)
         single = _is_single(codes, table)
         queries = self._queries(codes, weights, table, single=single)
         batch = _Batch(self._database, self.name, queries, options_message(k, radius, plan, budget=budget), k)
@@ -421,7 +427,9 @@ class Search:
         self._database = database
         self._index = index
         self._query = query
-        self._left = k
+        wanted = check_wanted(k)
+        check_radius(radius)
+        self._left = None if k is None else wanted
         self._payloads = payloads
         window = CREDIT_WITH_PAYLOADS if payloads else CREDIT
         self._window = window if k is None or k > window else None
@@ -432,7 +440,7 @@ class Search:
         self._consumed = 0
         self._pending: list[Hit] = []
         self._bound = -np.inf
-        self._ended = False
+        self._ended = k == 0
         self._statistics = search_pb2.QueryStatistics()
 
     async def __aenter__(self) -> Self:
@@ -576,7 +584,7 @@ class _Batch:
         count = len(queries)
         self._k = k
         self._found: list[list[search_pb2.Chunk]] = [[] for _ in range(count)]
-        self._left = set(range(count))
+        self._left = set(range(count)) if k else set()
 
     async def run(self) -> None:
         attempts = self._database._retries.begin()
@@ -646,17 +654,17 @@ class _Batch:
             filled = 0
             for chunk in chunks:
                 filled = _fill(ids[row], distances[row], filled, chunk.ids, chunk.distances)
-            end = chunks[-1].end
+            end = chunks[-1].end if chunks else search_pb2.QueryEnd(exact=True)
             proven[row], exact[row] = filled, end.exact
             counts[row] = _fill(ids[row], distances[row], filled, end.guess_ids, end.guess_distances)
-        stats = ManyStats([chunks[-1].end.statistics for chunks in self._found])
+        stats = ManyStats([chunks[-1].end.statistics if chunks else NO_STATISTICS for chunks in self._found])
         if single:
             return Answer(ids[0], distances[0], counts, proven, exact, stats)
         return Answer(ids, distances, counts, proven, exact, stats)
 
     @staticmethod
     def _hits(chunks: Sequence[search_pb2.Chunk]) -> int:
-        return sum(len(chunk.ids) for chunk in chunks) + len(chunks[-1].end.guess_ids)
+        return sum(len(chunk.ids) + len(chunk.end.guess_ids) for chunk in chunks)
 
 
 def _fill(
