@@ -24,6 +24,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
 	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.native -p tests.storage -m tests.conftest -m tests.test_readme
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \

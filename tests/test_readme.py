@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_examples_print_what_the_readme_shows() -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    examples = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert examples, "the README has lost its examples"
     names: dict[str, object] = {}  # the later ones go on from the earlier ones
     for code, shown in examples:
