@@ -126,7 +126,6 @@ class Scheduler:
             again = outcome is Outcome.AGAIN or (outcome is Outcome.PAUSE and not job.pause())
             with self._lock:
                 flow.used += used
-                if again:
+                if again:  # and nobody has to be woken: this worker takes a job next
                     flow.ready.append(job)
                     self._queue(flow)
-                    self._work.notify()
