@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import whamming
+from tests.storage.twin import Twin
 from whamming import Database
 
 STORES = ("ram", "lmdb", "journal")
@@ -91,3 +93,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make segments so small that sealing and merging happen all the time."""
     monkeypatch.setattr("whamming.storage.maintenance.SEAL_ROWS", 16)
     monkeypatch.setattr("whamming.storage.contents.SMALL_RUN", 3)
+
+
+@pytest.fixture
+def twin(place: Place) -> Iterator[Twin]:
+    """An index of 13 bits with something of everything in it."""
+    with place.open() as database:
+        made = Twin.create(database)
+        made.layer()
+        yield made

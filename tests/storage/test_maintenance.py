@@ -1,0 +1,140 @@
+"""Sealing, compacting, verifying, and that space is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.storage.conftest import Place
+from tests.storage.twin import Twin, change_everything, random_codes, wait_until
+from whamming.storage import maintenance
+from whamming.storage.segmented import SegmentedStore
+
+
+def test_sealing_and_compacting_show_in_the_statistics(place: Place) -> None:
+    with place.open() as database:
+        twin = Twin.create(database)
+        twin.upsert(range(20), random_codes(20, 13))
+        stats = twin.index.stats()
+        assert (stats.items, stats.segments, stats.delta_rows, stats.seals) == (20, 0, 20, 0)
+        twin.index.seal()
+        twin.delete(range(5))
+        stats = twin.index.stats()
+        assert (stats.items, stats.segments, stats.sealed_rows, stats.dead_rows) == (15, 1, 20, 5)
+        twin.upsert(range(20, 30), random_codes(10, 13))
+        twin.index.seal()
+        stats = twin.index.stats()
+        assert (stats.items, stats.segments, stats.sealed_rows, stats.delta_rows) == (25, 2, 30, 0)
+        assert stats.seals == 2
+        assert stats.writes == 3
+        twin.index.compact()
+        stats = twin.index.stats()
+        assert (stats.items, stats.segments, stats.sealed_rows, stats.dead_rows) == (25, 1, 25, 0)
+        assert stats.compactions == 1
+        assert stats.used_bytes > 0
+        assert stats.disk_bytes >= stats.used_bytes or not place.persistent
+        twin.delete(range(40))
+        twin.index.compact()
+        stats = twin.index.stats()
+        assert (stats.items, stats.segments, stats.sealed_rows, stats.delta_rows) == (0, 0, 0, 0)
+        twin.check()
+
+
+def test_progress_goes_from_zero_to_one(place: Place) -> None:
+    with place.open() as database:
+        twin = Twin.create(database, 64)
+        for work in (twin.index.seal, twin.index.compact, twin.index.verify):
+            twin.upsert(range(2000), random_codes(2000, 64))
+            shares: list[float] = []
+            work(shares.append)
+            assert shares == sorted(shares)
+            assert all(0.0 <= share <= 1.0 for share in shares)
+        twin.check()
+
+
+def test_a_store_in_order_is_verified(twin: Twin) -> None:
+    report = twin.index.verify()
+    assert report.ok
+    assert report.problems == ()
+    change_everything(twin)
+    assert twin.index.verify().ok
+
+
+def test_compacting_divides_what_is_too_much_for_one_segment(segmented: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+    with segmented.open() as database:
+        twin = Twin.create(database)
+        for first in range(0, 60, 6):
+            twin.upsert(range(first, first + 6), random_codes(6, 13, first), [b"x" * 70] * 6)
+            twin.index.seal()
+        twin.delete(range(0, 60, 5))
+        shares: list[float] = []
+        twin.index.compact(shares.append)
+        twin.check()
+        assert shares == sorted(shares)
+        stats = twin.index.stats()
+        assert stats.dead_rows == 0
+        assert 4 <= stats.segments < 10
+        assert twin.index.verify().ok
+    if segmented.persistent:
+        with segmented.open() as database:
+            twin.index = database.index("docs")
+            twin.check()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(8))
+def test_space_is_bounded_when_maintenance_is_at_rest(segmented: Place, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    share, most = rng.uniform(0, 0.9), int(rng.integers(2, 40))
+    with segmented.open() as database:
+        twin = Twin.create(database, durability="async")
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        for step in range(60):
+            ids = rng.integers(0, 150, int(rng.integers(1, most)))
+            if rng.random() < share:
+                twin.delete(ids)
+            else:
+                twin.upsert(ids, random_codes(len(ids), 13, step))
+            if step % 20 == 19:
+                store.maintain()
+                stats = twin.index.stats()
+                assert stats.dead_rows <= maintenance.MOST_DEAD * stats.sealed_rows
+                assert stats.delta_rows < maintenance.SEAL_ROWS
+                tiers = [maintenance.tier_of(part.live) for part in store._contents.sealed]
+                assert all(tiers.count(tier) < maintenance.TIER for tier in tiers)
+        twin.check()
+
+
+@pytest.mark.usefixtures("small")
+def test_writing_the_same_items_again_and_again_takes_no_more_room(segmented: Place) -> None:
+    with segmented.open() as database:
+        twin = Twin.create(database, durability="async")
+        sizes = []
+        for step in range(400):
+            if step % 3:
+                twin.upsert([1, 2], random_codes(2, 13, step))
+            else:
+                twin.delete([1, 2, 5])
+            stats = twin.index.stats()
+            assert stats.delta_rows <= maintenance.MOST_DELTA * maintenance.SEAL_ROWS + 3
+            sizes.append(stats.used_bytes)
+        wait_until(lambda: twin.index.stats().delta_rows < maintenance.SEAL_ROWS)
+        assert twin.index.stats().seals > 10
+        assert max(sizes[200:]) < 2 * max(sizes[:200]) + 1000  # in RAM they are a run or two of 20 bytes per item
+        twin.check()
+
+
+@pytest.mark.usefixtures("small")
+def test_deleting_makes_room(segmented: Place) -> None:
+    with segmented.open() as database:
+        twin = Twin.create(database, durability="async")
+        twin.upsert(range(300), random_codes(300, 13))
+        twin.index.seal()
+        for i in range(280):
+            twin.delete([i])
+            assert len(twin.index) == 299 - i
+        most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS
+        wait_until(lambda: twin.index.stats().sealed_rows <= 4 / 3 * 20 + most)
+        twin.check()

@@ -1,0 +1,111 @@
+"""Threads that write, replace, delete and read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import whamming
+from tests.storage.conftest import Place
+from tests.storage.twin import Twin, in_threads, random_codes
+from whamming import StoredIndex
+
+THREADS = 8
+
+
+def write_and_watch(index: StoredIndex, count: int) -> None:
+    """Threads write ids of their own one by one; readers see of each a prefix, and all that was acknowledged."""
+    acknowledged = [0] * THREADS
+    codes = random_codes(count, index.settings.bits)
+
+    def writer(number: int) -> Callable[[], None]:
+        def run() -> None:
+            for i in range(count):
+                index.upsert([number * count + i], codes[i : i + 1])
+                acknowledged[number] = i + 1
+
+        return run
+
+    def reader() -> None:
+        everything = np.arange(THREADS * count, dtype=np.uint64)
+        done = 0
+        while done < THREADS * count:
+            least = list(acknowledged)
+            snapshot = index.snapshot()
+            found = snapshot.get(everything).found.reshape(THREADS, count)
+            seen = found.sum(axis=1)
+            assert all(found[i, : seen[i]].all() for i in range(THREADS))
+            assert all(seen[i] >= least[i] for i in range(THREADS))
+            ids, _ = snapshot.view.search(whamming.native.Costs.hamming(codes[0], index.settings.bits), THREADS * count)
+            done = int(seen.sum())
+            assert sorted(ids.tolist()) == np.flatnonzero(found).tolist()
+
+    in_threads(*(writer(number) for number in range(THREADS)), reader)
+
+
+def test_readers_see_prefixes_of_what_threads_write(place: Place, small: None) -> None:
+    with place.open() as database:
+        twin = Twin.create(database)
+        count = 40
+        write_and_watch(twin.index, count)
+        for _ in range(THREADS):
+            twin.model.upsert(range(len(twin.model), len(twin.model) + count), random_codes(count, 13))
+        twin.check()
+        assert twin.index.stats().writes == THREADS * count
+
+
+def test_concurrent_writes_share_commits(disk: Place) -> None:
+    count = 500
+    with disk.open() as database:
+        twin = Twin.create(database)
+        codes = random_codes(count, 13)
+
+        def writer(number: int) -> Callable[[], None]:
+            def run() -> None:
+                for i in range(count):
+                    twin.index.upsert([number * count + i], codes[i : i + 1])
+
+            return run
+
+        in_threads(*(writer(number) for number in range(THREADS)))
+        stats = twin.index.stats()
+        assert stats.writes == THREADS * count
+        assert stats.writes >= 4 * stats.commits
+        for number in range(THREADS):
+            twin.model.upsert(range(number * count, (number + 1) * count), codes)
+        twin.check()
+    with disk.open() as database:
+        twin.index = database.index("docs")
+        twin.check()
+
+
+def test_threads_replace_and_delete_the_same_items(place: Place, small: None) -> None:
+    """Whatever the order was, each id has what one of the threads wrote last, whole."""
+    with place.open() as database:
+        index = database.create_index("docs", 64)
+
+        def writer(number: int) -> Callable[[], None]:
+            def run() -> None:
+                rng = np.random.default_rng(number)
+                for step in range(40):
+                    ids = np.unique(rng.integers(0, 30, 8))
+                    mark = number * 100 + step
+                    index.upsert(ids, np.full((len(ids), 8), mark % 256, dtype=np.uint8), [b"%d" % mark] * len(ids))
+                    if step % 4 == 0:
+                        index.delete(ids[:2])
+
+            return run
+
+        def sealer() -> None:
+            for step in range(10):
+                (index.compact if step % 3 == 0 else index.seal)()
+
+        in_threads(*(writer(number) for number in range(4)), sealer)
+        snapshot = index.snapshot()
+        items = snapshot.get(np.arange(30, dtype=np.uint64))
+        assert items.found.sum() == len(snapshot)
+        for found, code, payload in zip(items.found, items.codes, items.payloads, strict=True):
+            assert code.tolist() == [int(payload or b"0") % 256] * 8
+            assert found == bool(payload)
+        assert index.verify().ok
