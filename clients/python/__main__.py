@@ -1,0 +1,8 @@
+"""``python -m whamming`` is the command ``whamming``."""
+
+import sys
+
+from whamming.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""How far an import has come, in a file of its own, so that another run goes on there.
+
+The file is a JSON object: what is being imported, and how many of its rows are in the index and on disk. It is removed
+when all are. One that is lost or damaged costs time and nothing else: writing a row twice comes to the same as once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from whamming.storage.transfer import ids_path
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is being imported: a checkpoint of another job does not count."""
+
+    index: str
+    target: str
+    """Which server, or which directory."""
+    file: str
+    size: int
+    """Bytes."""
+    modified: int
+    """Nanoseconds; of the file of ids beside it, if that is later."""
+    first_id: int
+
+    @classmethod
+    def of(cls, index: str, target: str, file: Path, first_id: int) -> Job:
+        """Look at a file."""
+        found = file.stat()
+        modified = found.st_mtime_ns
+        with contextlib.suppress(OSError):
+            modified = max(modified, ids_path(file).stat().st_mtime_ns)
+        return cls(index, target, str(file.resolve()), found.st_size, modified, first_id)
+
+
+class Checkpoint:
+    """The file that says how many rows are done."""
+
+    def __init__(self, path: Path, job: Job) -> None:
+        """Name it; nothing is read or written yet."""
+        self.path = path
+        self._job = asdict(job)
+
+    def rows(self) -> int | None:
+        """Return how many rows of the job are done; None: there is no checkpoint of it."""
+        try:
+            values = json.loads(self.path.read_text(encoding="utf-8"))
+            rows = values.pop("rows")
+        except (OSError, ValueError, AttributeError, KeyError):
+            return None
+        return rows if values == self._job and isinstance(rows, int) and rows >= 0 else None
+
+    def save(self, rows: int) -> None:
+        """Say how many rows are done."""
+        new = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        try:
+            new.write_text(json.dumps({**self._job, "rows": rows}), encoding="utf-8")
+            new.replace(self.path)
+        finally:
+            new.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """All is done."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,171 @@
+"""``whamming import``: a file's items into an index, to be resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from whamming.cli.checkpoint import Checkpoint, Job
+from whamming.cli.output import counted, items_bar, note, say, say_json
+from whamming.cli.parser import Commands, FailureError, add_json, whole
+from whamming.cli.target import AnyIndex, add_target, opened, target_name
+from whamming.storage import CodesFile, read_codes
+from whamming.storage.errors import from_system
+
+BATCH: Final = 10_000
+SYNC_SECONDS: Final = 0.5
+"""Of an index whose writes are acknowledged before they are on disk, how often an import waits for the disk."""
+
+TEXT = """\
+FILE holds codes of as many bits as the index has:
+
+  .npy    packed (uint8 [n, bytes], in the index's bit order), boolean
+          ([n, bits]) or floating-point ([n, bits], by sign: greater than 0
+          is a 1); with the ids beside it in *.ids.npy, if there is such a file
+  .npz    "codes" like that, and optionally "ids", "payload_ends" and
+          "payload_data", as export writes them
+  .fvecs  floating-point vectors, by sign
+  .bvecs  packed codes
+
+Items whose id exists are replaced. An import that is interrupted goes on where it was when it is run again: how many
+rows are on disk is kept beside FILE until it is done."""
+
+EXAMPLE = """\
+whamming import docs codes.npy
+whamming import docs more.fvecs --first-id 1000000 --batch 50000"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
+    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("file", metavar="FILE", help="a file of codes")
+    text = f"rows to write at once (default {BATCH:,})"
+    parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), default=BATCH, help=text)
+    text = "id of the first row, if the file has no ids (default 0)"
+    parser.add_argument("--first-id", metavar="ID", type=whole(0, 2**64 - 1), default=0, help=text)
+    text = "where to keep how far it has come (default FILE.NAME.checkpoint)"
+    parser.add_argument("--checkpoint", metavar="FILE", help=text)
+    parser.add_argument("--restart", action="store_true", help="begin at row 0, whatever the checkpoint says")
+    add_json(parser)
+    add_target(parser)
+
+
+def import_file(args: argparse.Namespace) -> None:
+    """Import, or go on importing."""
+    path = Path(args.file)
+    try:
+        job = Job.of(args.name, target_name(args), path, args.first_id)
+    except OSError as error:
+        raise from_system(error, path) from error
+    kept_at = Path(args.checkpoint) if args.checkpoint else path.with_name(f"{path.name}.{args.name}.checkpoint")
+    checkpoint = Checkpoint(kept_at, job)
+    with opened(args, write=True) as database:
+        index = database.index(args.name)
+        file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=args.first_id)
+        start = 0 if args.restart else _resumed(index, file, checkpoint)
+        began = time.perf_counter()
+        with items_bar(f"import {args.name}", file.count, start) as bar:
+            _Import(index, file, checkpoint, bar).run(start, args.batch)
+        seconds = time.perf_counter() - began
+    checkpoint.remove()
+    rate = (file.count - start) / max(seconds, 1e-9)
+    if args.json:
+        values = {"rows": file.count, "resumed_at": start, "seconds": seconds, "rows_per_second": rate}
+        say_json({"name": args.name, "file": args.file, **values})
+    else:
+        say(f"{args.name}: {counted(file.count - start, 'row')} imported in {seconds:.2f} s, {rate:,.0f} per second")
+
+
+def _resumed(index: AnyIndex, file: CodesFile, checkpoint: Checkpoint) -> int:
+    """Return the row to begin with."""
+    rows = checkpoint.rows()
+    if rows is None:
+        if checkpoint.path.exists():
+            note(f"{checkpoint.path} is of another import, or of a file that has changed: beginning at row 0")
+        return 0
+    if rows > file.count:
+        return 0
+    for row in {0, rows - 1} if rows else ():
+        piece = next(file.pieces(row, 1))
+        if not index.get(piece.ids).found[0]:
+            raise FailureError(
+                f"{checkpoint.path} says that {rows:,} rows are in index {index.name!r}, but item {piece.ids[0]} of "
+                f"row {row} is not: begin anew with --restart"
+            )
+    note(f"going on at row {rows:,} of {file.count:,}; --restart would begin anew")
+    return rows
+
+
+class _Import:
+    """Rows on their way into an index."""
+
+    def __init__(self, index: AnyIndex, file: CodesFile, checkpoint: Checkpoint, bar: Any) -> None:
+        self._index = index
+        self._file = file
+        self._checkpoint: Checkpoint | None = checkpoint
+        self._bar = bar
+        self._lazy = index.settings.durability == "async"
+        self._synced = time.monotonic()
+
+    def run(self, start: int, batch: int) -> None:
+        """Write everything from a row on. Ctrl-C ends it between two batches, a second one at once."""
+        done = start
+        with _deferred_interrupt() as interrupted:
+            for piece in self._file.pieces(start, batch):
+                done = piece.first_row + len(piece.ids)
+                sync = not self._lazy or done == self._file.count or self._is_due()
+                durability = "fsync" if sync else "async"
+                self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)  # type: ignore[arg-type]
+                if sync:
+                    self._save(done)
+                self._bar.update(len(piece.ids))
+                if interrupted.is_set() and done < self._file.count:
+                    raise KeyboardInterrupt(self._interruption(done))
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        due = now - self._synced >= SYNC_SECONDS
+        if due:
+            self._synced = now
+        return due
+
+    def _save(self, rows: int) -> None:
+        if self._checkpoint is None:
+            return
+        try:
+            self._checkpoint.save(rows)
+        except OSError as error:
+            remedy = "an import that is interrupted will begin anew; --checkpoint FILE keeps it elsewhere"
+            note(f"no checkpoint can be kept: {error}; {remedy}")
+            self._checkpoint = None
+
+    def _interruption(self, done: int) -> str:
+        return f"interrupted; {done:,} of {self._file.count:,} rows are in: run the same command again to go on"
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event, so that what is under way can be finished."""
+    told = threading.Event()
+
+    def hear(number: int, frame: object) -> None:
+        if told.is_set():
+            raise KeyboardInterrupt
+        told.set()
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield told
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGINT, before)

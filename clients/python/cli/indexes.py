@@ -1,0 +1,196 @@
+"""``create``, ``list``, ``stats``, ``seal``, ``compact``, ``drop``: whole indexes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any, get_args
+
+from whamming.cli.output import confirm, counted, note, say, say_json, say_pairs, say_table, share_bar, size
+from whamming.cli.parser import Commands, FailureError, add_json, whole
+from whamming.cli.target import AnyDatabase, AnyIndex, add_target, opened
+from whamming.native import Buckets, Tables, WhammingError
+from whamming.storage import BitOrder, Durability, IndexSettings, NotFoundError
+
+SEAL_TEXT = """\
+Recent writes are found without tables, and get some when there are many; this gives them tables now."""
+COMPACT_TEXT = """\
+Takes the items that were deleted or replaced out of the file for good, and leaves one segment, the fastest to search.
+It happens by itself as far as it pays."""
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    parser = commands(
+        "create",
+        create,
+        "make an index",
+        text="What an index is cannot be changed later; its items can be exported and imported into another one.",
+        example="whamming create docs --bits 256 --bit-order big",
+    )
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-'")
+    parser.add_argument(
+        "--bits", metavar="N", type=whole(1, 4096), required=True, help="length of the codes, 1 to 4096"
+    )
+    text = "of codes in bytes; big is what numpy.packbits writes by default (default little: bit 0 is mask 1)"
+    parser.add_argument("--bit-order", choices=get_args(BitOrder), default="little", help=text)
+    text = "hash tables of each segment (default single); none: sweep always"
+    parser.add_argument("--tables", choices=get_args(Tables), default="single", help=text)
+    text = "fast: larger, and faster to search (default compact)"
+    parser.add_argument("--buckets", choices=get_args(Buckets), default="compact", help=text)
+    text = "async: writes are acknowledged before they are on disk, and a crash may lose the last 50 ms (default fsync)"
+    parser.add_argument("--durability", choices=get_args(Durability), default="fsync", help=text)
+    parser.add_argument("--exist-ok", action="store_true", help="do nothing if there is an index like this already")
+    add_json(parser)
+    add_target(parser)
+
+    parser = commands(
+        "list", list_indexes, "list the indexes", example="whamming list\nwhamming list --json | jq .name"
+    )
+    add_json(parser)
+    add_target(parser)
+
+    parser = commands(
+        "stats", stats, "tell what indexes hold", example="whamming stats docs\nwhamming stats docs --json | jq .items"
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="an index (default: all)")
+    add_json(parser)
+    add_target(parser)
+
+    summary = "give recent writes hash tables now"
+    parser = commands("seal", seal, summary, text=SEAL_TEXT, example="whamming seal docs")
+    parser.add_argument("name", metavar="NAME", help="an index")
+    add_json(parser)
+    add_target(parser)
+
+    summary = "merge an index into one segment"
+    parser = commands("compact", compact, summary, text=COMPACT_TEXT, example="whamming compact docs")
+    parser.add_argument("name", metavar="NAME", help="an index")
+    add_json(parser)
+    add_target(parser)
+
+    parser = commands("drop", drop, "remove an index with all its items", example="whamming drop docs --yes")
+    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(parser)
+    add_target(parser)
+
+
+def create(args: argparse.Namespace) -> None:
+    """Make an index."""
+    with opened(args, write=True, create=True) as database:
+        index = database.create_index(
+            args.name,
+            args.bits,
+            bit_order=args.bit_order,
+            tables=args.tables,
+            buckets=args.buckets,
+            durability=args.durability,
+            exist_ok=args.exist_ok,
+        )
+        if args.json:
+            say_json({"name": index.name, **index.settings.to_json()})
+        else:
+            say(f"{index.name}: {_settings_text(index.settings)}")
+
+
+def list_indexes(args: argparse.Namespace) -> None:
+    """List indexes; one that cannot be opened does not hide the others."""
+    rows = []
+    problems = []
+    with opened(args) as database:
+        for name in database.list_indexes():
+            try:
+                index = database.index(name)
+                held, settings = index.stats(), index.settings
+            except NotFoundError:
+                continue  # dropped since
+            except WhammingError as error:
+                problems.append(f"index {name!r} cannot be opened: {error}")
+                continue
+            if args.json:
+                say_json({"name": name, "items": held.items, **settings.to_json(), "used_bytes": held.used_bytes})
+            rows.append((name, f"{held.items:,}", str(settings.bits), size(held.used_bytes)))
+    if not args.json and (rows or not problems):
+        say_table(("NAME", "ITEMS", "BITS", "SIZE"), rows)
+    for problem in problems:
+        note(problem)
+    if problems:
+        raise FailureError(
+            f"{counted(len(problems), 'index', 'indexes')} cannot be opened; see: whamming verify --help"
+        )
+
+
+def stats(args: argparse.Namespace) -> None:
+    """Tell what one index holds, or all."""
+    with opened(args) as database:
+        for name in [args.name] if args.name is not None else database.list_indexes():
+            _say_stats(database.index(name), as_json=args.json)
+
+
+def seal(args: argparse.Namespace) -> None:
+    """Seal an index."""
+    with opened(args, write=True) as database:
+        index = database.index(args.name)
+        with share_bar(f"seal {args.name}") as progress:
+            index.seal(progress)
+        _say_segments(index, as_json=args.json)
+
+
+def compact(args: argparse.Namespace) -> None:
+    """Compact an index."""
+    with opened(args, write=True) as database:
+        index = database.index(args.name)
+        with share_bar(f"compact {args.name}") as progress:
+            index.compact(progress)
+        _say_segments(index, as_json=args.json)
+
+
+def drop(args: argparse.Namespace) -> None:
+    """Remove an index."""
+    with opened(args, write=True) as database:
+        held = _count(database, args.name)
+        if not confirm(f"Drop index {args.name!r}{held}?", args.yes):
+            raise FailureError(f"index {args.name!r} was not dropped")
+        database.drop_index(args.name)
+    if args.json:
+        say_json({"name": args.name, "dropped": True})
+    else:
+        say(f"{args.name}: dropped")
+
+
+def _count(database: AnyDatabase, name: str) -> str:
+    """Return what a question says of the items in an index, which may be too damaged to tell."""
+    try:
+        return f" with {counted(len(database.index(name)), 'item')}"
+    except NotFoundError:
+        raise
+    except WhammingError:
+        return ""
+
+
+def _settings_text(settings: IndexSettings) -> str:
+    values = settings.to_json()
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+
+
+def _values(index: AnyIndex) -> dict[str, Any]:
+    return {**index.settings.to_json(), **dataclasses.asdict(index.stats())}
+
+
+def _say_stats(index: AnyIndex, *, as_json: bool) -> None:
+    values = _values(index)
+    if as_json:
+        say_json({"name": index.name, **values})
+        return
+    for name in ("disk_bytes", "used_bytes"):
+        values[name] = f"{values[name]:,} ({size(values[name])})"
+    say_pairs(index.name, values)
+
+
+def _say_segments(index: AnyIndex, *, as_json: bool) -> None:
+    if as_json:
+        say_json({"name": index.name, **_values(index)})
+        return
+    held = index.stats()
+    say(f"{index.name}: {counted(held.items, 'item')} in {counted(held.segments, 'segment')}, {size(held.used_bytes)}")

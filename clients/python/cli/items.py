@@ -1,0 +1,141 @@
+"""``get``, ``delete``, ``export``: items of an index."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.cli.output import confirm, counted, payload_json, payload_text, say, say_json
+from whamming.cli.parser import Commands, FailureError, UsageError, add_json
+from whamming.cli.target import add_target, opened
+from whamming.storage import Items, export_items
+
+GET_BATCH: Final = 40
+"""Items asked for at once: what fits into an answer even where every payload is as large as it may be."""
+DELETE_BATCH: Final = 100_000
+MOST_IDS: Final = 10_000_000
+ASK_FROM: Final = 1000
+"""More items than this are not deleted without asking."""
+
+IDS_TEXT = """\
+ids are numbers (42), ranges (100-199, both ends included), or - to read them from the standard input."""
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    summary = "look items up"
+    example = "whamming get docs 42 100-109\nwhamming get docs 42 --json | jq -r .code"
+    parser = commands("get", get, summary, text=IDS_TEXT, example=example)
+    _add_items(parser)
+    add_json(parser)
+    add_target(parser)
+
+    summary = "delete items"
+    text = (
+        f"{IDS_TEXT}\nThose that do not exist are ignored. More than {ASK_FROM:,} are deleted only if you confirm it."
+    )
+    example = "whamming delete docs 42 100-109\nwhamming delete docs - --yes < ids.txt"
+    parser = commands("delete", delete, summary, text=text, example=example)
+    _add_items(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(parser)
+    add_target(parser)
+
+    summary = "write all items to a file"
+    text = """\
+The suffix chooses the form: .npz holds ids, codes and payloads, and is made in memory; .npy holds the codes, with the
+ids beside it in *.ids.npy and without payloads, and may be larger than memory. Import reads both."""
+    parser = commands("export", export, summary, text=text, example="whamming export docs docs.npz")
+    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("file", metavar="FILE", help="a file to write, .npz or .npy")
+    add_json(parser)
+    add_target(parser)
+
+
+def _add_items(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="an id, a range of ids, or -")
+
+
+def get(args: argparse.Namespace) -> None:
+    """Print items; fails where one of them is missing, after printing the others."""
+    ids = read_ids(args.ids)
+    missing: list[int] = []
+    with opened(args) as database:
+        index = database.index(args.name)
+        for batch in _batches(ids, GET_BATCH):
+            items = index.get(batch)
+            _say_items(items, as_json=args.json)
+            missing += items.ids[~items.found].tolist()
+    if missing:
+        named = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise FailureError(f"{counted(len(missing), 'id')} of {len(ids):,} not in index {args.name!r}: {named}")
+
+
+def _say_items(items: Items, *, as_json: bool) -> None:
+    rows = zip(items.ids.tolist(), items.found.tolist(), items.codes, items.payloads, strict=True)
+    for id_, found, code, payload in rows:
+        if as_json:
+            values = {"code": code.tobytes().hex(), **payload_json(payload)} if found else {}
+            say_json({"id": id_, "found": found, **values})
+        elif found:
+            say(f"{id_}  {code.tobytes().hex()}  {payload_text(payload)}".rstrip())
+
+
+def delete(args: argparse.Namespace) -> None:
+    """Delete items."""
+    ids = read_ids(args.ids)
+    with opened(args, write=True) as database:
+        index = database.index(args.name)
+        if len(ids) > ASK_FROM and not confirm(f"Delete {len(ids):,} ids from index {args.name!r}?", args.yes):
+            raise FailureError("nothing was deleted")
+        for batch in _batches(ids, DELETE_BATCH):
+            index.delete(batch)
+    if args.json:
+        say_json({"name": args.name, "ids": len(ids)})
+    else:
+        say(f"{args.name}: {counted(len(ids), 'id')} deleted")
+
+
+def export(args: argparse.Namespace) -> None:
+    """Write items to a file."""
+    with opened(args) as database:
+        count = export_items(database.index(args.name), args.file)
+    if args.json:
+        say_json({"name": args.name, "file": args.file, "items": count})
+    else:
+        say(f"{args.name}: {counted(count, 'item')} in {args.file}")
+
+
+def _batches(ids: NDArray[np.uint64], size: int) -> Iterator[NDArray[np.uint64]]:
+    for first in range(0, len(ids), size):
+        yield ids[first : first + size]
+
+
+def read_ids(words: Sequence[str]) -> NDArray[np.uint64]:
+    """Return the ids that a command line, or the standard input, names."""
+    parts: list[NDArray[np.uint64]] = []
+    count = 0
+    for word in words:
+        for one in sys.stdin.read().split() if word == "-" else [word]:
+            first, last = _range(one)
+            count += last - first + 1
+            if count > MOST_IDS:
+                raise UsageError(f"{count:,} ids; at most {MOST_IDS:,} at once: run the command several times")
+            parts.append(np.arange(last - first + 1, dtype=np.uint64) + np.uint64(first))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
+
+
+def _range(word: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word, flags=re.ASCII)
+    first = int(match[1]) if match else -1
+    last = int(match[2] or match[1]) if match else -1
+    if not 0 <= first <= last < 2**64:
+        raise UsageError(f"id {word!r}; ids are 0 to 2**64 - 1, ranges are FIRST-LAST, as in 100-199")
+    return first, last

@@ -1,0 +1,103 @@
+"""The command line put together: from arguments to an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import whamming
+from whamming.cli import benching, completion, directory, importing, indexes, items, searching, serving
+from whamming.cli.output import note
+from whamming.cli.parser import Parser, UsageError, commands_of
+from whamming.errors import UnavailableError
+from whamming.native import WhammingError
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+TEXT: Final = "Exact nearest neighbours of binary codes by weighted Hamming distance, handed out as they are proven."
+MORE: Final = """\
+example:
+  whamming serve --data my-data &               serve the database in a directory
+  whamming create docs --bits 64                make an index for codes of 64 bits
+  whamming import docs codes.npy                load codes; interrupted, it goes on where it was
+  whamming search docs --like 42 -k 5           the nearest to item 42, as they are proven
+  whamming list --data my-data                  any command but serve also works without a server
+
+exit codes:
+  0    done
+  1    refused or failed; one line on the error stream says why
+  2    the command line is wrong
+  3    the server cannot be reached
+  130  interrupted (Ctrl-C)
+
+environment:
+  WHAMMING_SERVER   HOST:PORT of the server that commands talk to
+  WHAMMING_*        options of serve, as WHAMMING_MAX_K for --max-k; see: whamming serve --show-config
+  WHAMMING_DEBUG=1  show where in the program an error came from
+
+With --json, commands print one JSON object per line. Each command has its own help: whamming COMMAND --help"""
+
+
+def build_parser() -> Parser:
+    """Return the whole command line."""
+    parser = Parser(prog="whamming", description=TEXT, epilog=MORE)
+    parser.add_argument("--version", action="version", version=f"whamming {whamming.__version__}")
+    commands = commands_of(parser)
+    serving.add(commands)
+    indexes.add(commands)
+    importing.add(commands)
+    searching.add(commands)
+    items.add(commands)
+    directory.add(commands)
+    benching.add(commands)
+    completion.add(commands, build_parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, by default this process's; returns the exit code."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever presses it again does not want to wait
+        note(str(interrupt) or "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who reads has seen enough. What is left in the buffer must not be flushed into the broken pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        if os.environ.get("WHAMMING_DEBUG"):
+            raise
+        note(f"error: {_explain(error)}")
+        return USAGE if isinstance(error, UsageError) else UNREACHABLE if _unreachable(error) else FAILED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE
+    args.run(args)
+    return OK
+
+
+def _unreachable(error: Exception) -> bool:
+    return isinstance(error, UnavailableError)
+
+
+def _explain(error: Exception) -> str:
+    """Return what an error says, and of one that nobody foresaw, what it is and how to find out more."""
+    if isinstance(error, WhammingError | OSError):
+        return str(error)
+    return f"{type(error).__name__}: {error}; this is a bug: run it with WHAMMING_DEBUG=1 and report what it shows"

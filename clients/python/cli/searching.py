@@ -1,0 +1,91 @@
+"""``whamming search``: hits on the terminal as they are proven."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any, get_args
+
+from whamming.cli.output import counted, note, payload_json, payload_text, say, say_json
+from whamming.cli.parser import Commands, add_json, whole
+from whamming.cli.query import add_query, read_query
+from whamming.cli.target import add_target, opened
+from whamming.native import Hit, Plan
+
+DEFAULT_K = 10
+
+TEXT = """\
+Prints each hit as soon as no other can come before it: milliseconds since the search began, its distance, the bound
+that no item still to come is nearer than, its id and, with --payloads, what is kept with it. Ctrl-C ends the search."""
+
+EXAMPLE = """\
+whamming search docs --like 42 -k 5 --payloads
+whamming search docs --code 00ff00ff00ff00ff --weights weights.npy --radius 9.5
+whamming search docs --code-file queries.npy --row 3 -k all --json | head"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands("search", search, "find the nearest items", text=TEXT, example=EXAMPLE)
+    parser.add_argument("name", metavar="NAME", help="an index")
+    text = f"at most so many hits, or all (default {DEFAULT_K}, or with --radius all)"
+    parser.add_argument("-k", metavar="K", type=_k, help=text)
+    parser.add_argument("--radius", metavar="R", type=float, help="only hits of at most this distance")
+    text = "how to search; the answer is the same (default auto)"
+    parser.add_argument("--plan", choices=get_args(Plan), default="auto", help=text)
+    parser.add_argument("--payloads", action="store_true", help="print what is kept with each item")
+    add_json(parser, "one JSON object per hit; lower_bound null: nothing is left")
+    add_query(parser)
+    add_target(parser)
+
+
+def _k(text: str) -> int | None:
+    return -1 if text == "all" else whole(0, 2**31 - 1)(text)
+
+
+def search(args: argparse.Namespace) -> None:
+    """Search, and print hits as they come."""
+    k = args.k
+    if k is None and args.radius is None:
+        k = DEFAULT_K
+    elif k == -1:
+        k = None
+    count, first, printed = 0, 0.0, _Json if args.json else _Lines
+    with opened(args) as database:
+        index = database.index(args.name)
+        query: dict[str, Any] = read_query(args, index)
+        began = time.perf_counter()
+        with index.search(**query, k=k, radius=args.radius, plan=args.plan, payloads=args.payloads) as hits:
+            lines = printed(args.payloads)
+            for hit in hits:
+                elapsed = 1e3 * (time.perf_counter() - began)
+                lines.say(hit, elapsed, hits.lower_bound)
+                first = first if count else elapsed
+                count += 1
+            elapsed = 1e3 * (time.perf_counter() - began)
+            stats = hits.stats
+    if not args.json:
+        found = f"{counted(count, 'hit')} in {elapsed:.2f} ms" + (f", the first after {first:.2f} ms" if count else "")
+        note(f"{found}; plan {stats.plan}, {counted(stats.verified, 'code')} compared")
+
+
+class _Lines:
+    """Hits for people."""
+
+    def __init__(self, payloads: bool) -> None:
+        say(f"{'MS':>9}  {'DISTANCE':>12}  {'BOUND':>12}  {'ID':>12}" + ("  PAYLOAD" if payloads else ""))
+
+    def say(self, hit: Hit, elapsed: float, bound: float) -> None:
+        line = f"{elapsed:9.2f}  {hit.distance:12.6g}  {bound:12.6g}  {hit.id:12d}  {payload_text(hit.payload)}"
+        say(line.rstrip())
+
+
+class _Json:
+    """Hits for programs."""
+
+    def __init__(self, payloads: bool) -> None:
+        self._payloads = payloads
+
+    def say(self, hit: Hit, elapsed: float, bound: float) -> None:
+        values = {"id": hit.id, "distance": hit.distance, "lower_bound": bound, "ms": round(elapsed, 4)}
+        say_json({**values, **(payload_json(hit.payload) if self._payloads else {})})

@@ -1,0 +1,65 @@
+"""``whamming serve``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import get_type_hints
+
+from whamming.cli.output import say, say_json
+from whamming.cli.parser import Commands, add_json
+from whamming.server.config import Config, load
+
+TEXT = """\
+Every option can also be given in the environment (WHAMMING_MAX_K for --max-k) or in a TOML file (max_k = 1000); flags
+go before the environment, the environment before the file.
+
+Prints "listening on HOST:PORT" when it serves, logs to the error stream, and stops on Ctrl-C or SIGTERM after queries
+had time to finish."""
+
+EXAMPLE = """\
+whamming serve --data my-data --listen 127.0.0.1:7777
+whamming serve --config server.toml --show-config"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command; a flag for each option of a server."""
+    parser = commands("serve", serve, "serve a database by gRPC", text=TEXT, example=EXAMPLE)
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options")
+    parser.add_argument("--show-config", action="store_true", help="print each option with its source, and stop")
+    add_json(parser, "with --show-config: one JSON object, by option")
+    group = parser.add_argument_group("options of the server")
+    types = get_type_hints(Config)
+    metavars = {"listen": "HOST:PORT", "data": "DIR", "log_level": "LEVEL"}
+    for option in dataclasses.fields(Config):
+        limits = option.metadata
+        text = f"{limits['help']} (default {option.default}"
+        text += f"; {limits['least']} to {limits['most']})" if limits["least"] is not None else ")"
+        flag = f"--{option.name.replace('_', '-')}"
+        metavar = metavars.get(option.name, "N")
+        group.add_argument(flag, metavar=metavar, type=types[option.name], help=text.replace("%", "%%"))
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Serve until told to stop."""
+    flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
+    config, settings = load(flags, Path(args.config) if args.config is not None else None)
+    if args.show_config and args.json:
+        say_json({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
+    elif args.show_config:
+        lines = [f"{setting.name} = {json.dumps(setting.value)}" for setting in settings]  # which is TOML
+        width = max(map(len, lines))
+        for line, setting in zip(lines, settings, strict=True):
+            say(f"{line.ljust(width)}  # {setting.source}")
+    else:
+        _serve(config)
+
+
+def _serve(config: Config) -> None:
+    from whamming.server.serve import run
+
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    run(config, lambda address: say(f"listening on {address}"))

@@ -1,0 +1,80 @@
+"""Where a command works: on a server, or on a directory in this process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import whamming
+from whamming import Database, RemoteDatabase, RemoteIndex, StoredIndex
+from whamming.cli.parser import UsageError, positive
+from whamming.storage import NotFoundError, WriterBusyError
+
+AnyDatabase = Database | RemoteDatabase
+AnyIndex = StoredIndex | RemoteIndex
+
+VARIABLE: Final = "WHAMMING_SERVER"
+DEFAULT_SERVER: Final = "127.0.0.1:7777"
+TIMEOUT: Final = 5.0
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add ``--server``, ``--data`` and ``--timeout``."""
+    group = parser.add_argument_group("where the database is")
+    either = group.add_mutually_exclusive_group()
+    text = f"a server (default: the environment's {VARIABLE}, or {DEFAULT_SERVER})"
+    either.add_argument("--server", metavar="HOST:PORT", help=text)
+    either.add_argument("--data", metavar="DIR", help="a directory, opened by this process")
+    text = f"seconds to wait for a server that does not answer (default {TIMEOUT:g})"
+    group.add_argument("--timeout", metavar="S", type=positive, default=TIMEOUT, help=text)
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data`` to a command that works on directories only."""
+    parser.add_argument("--data", metavar="DIR", required=True, help="directory of the database")
+
+
+def server_address(args: argparse.Namespace) -> str:
+    """Return the server that a command line means."""
+    given, source = args.server, "--server"
+    if given is None:
+        given, source = os.environ.get(VARIABLE) or DEFAULT_SERVER, VARIABLE
+    host, colon, port = given.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536):
+        raise UsageError(f"{source} = {given!r}; it must be HOST:PORT, as in {DEFAULT_SERVER}")
+    return str(given)
+
+
+def target_name(args: argparse.Namespace) -> str:
+    """Return what tells one target from another."""
+    return f"server {server_address(args)}" if args.data is None else f"directory {Path(args.data).resolve()}"
+
+
+@contextlib.contextmanager
+def opened(args: argparse.Namespace, *, write: bool = False, create: bool = False) -> Iterator[AnyDatabase]:
+    """Open what a command line means: a directory for reading unless ``write``, made if it is missing if ``create``."""
+    if args.data is not None:
+        with open_directory(args.data, write=write, create=create) as directory:
+            yield directory
+        return
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is told in our own words
+    with whamming.connect(server_address(args), timeout=args.timeout, retry_seconds=args.timeout) as remote:
+        yield remote
+
+
+def open_directory(data: str, *, write: bool = False, create: bool = False) -> Database:
+    """Open the database in a directory; what is wrong is told in the words of the command line."""
+    if data == ":memory:":
+        raise UsageError("--data :memory: would be gone with this command; give a directory, or a --server")
+    try:
+        return whamming.open(data, mode="w" if write else "r", create=create)
+    except NotFoundError as error:
+        remedy = f"make one: whamming create NAME --bits N --data {data}"
+        raise NotFoundError(f"there is no database at {data}; {remedy}") from error
+    except WriterBusyError as error:
+        remedy = "give that server's address as --server, or stop that process"
+        raise WriterBusyError(f"another process has {data} open for writing; {remedy}") from error
