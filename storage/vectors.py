@@ -1,0 +1,84 @@
+"""Vectors as users give them: what is refused, and how they are read, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import InvalidArgumentError
+
+DTYPES: Final = ("float32", "float16", "float64", "int8", "uint8")
+"""Of vectors. All are read as float32."""
+
+MAX_DIM: Final = 65_536
+"""Components of a vector."""
+
+BLOCK_CELLS: Final = 1 << 18
+"""Numbers in a block, about: what is made of it stays in the caches."""
+
+
+def check_dim(dim: int) -> int:
+    """Return ``dim`` if a vector may have so many components."""
+    if not 1 <= dim <= MAX_DIM:
+        raise InvalidArgumentError(f"dim = {dim}; a vector has 1 to {MAX_DIM} components")
+    return dim
+
+
+def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors") -> tuple[NDArray[Any], bool]:
+    """Return vectors as an array ``[n, dim]`` and whether it was one vector, ``[dim]``; or say what is wrong with them.
+
+    Their values are looked at by :func:`blocks`, when they are read.
+    """
+    array = np.asarray(vectors)
+    if array.dtype.name not in DTYPES:
+        raise InvalidArgumentError(
+            f"{what} have dtype {array.dtype}; use one of {', '.join(DTYPES)}, such as x.astype(np.float32)"
+        )
+    single = array.ndim == 1
+    rows = array[None] if single else array
+    if rows.ndim != 2:
+        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one, [dim], or several, [n, dim]")
+    if dim is None:
+        check_dim(rows.shape[1])
+    elif rows.shape[1] != dim:
+        raise InvalidArgumentError(
+            f"{what} have {rows.shape[1]} components, the encoder takes {dim}; give vectors of shape [n, {dim}]"
+        )
+    return rows, single
+
+
+def blocks(rows: NDArray[Any], width: int = 0, what: str = "vectors") -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield some rows at a time as float32, each with the number of its first row; valid until the next is asked for.
+
+    ``width``: numbers that the caller makes of a row, if those are more than its components. Raises
+    :class:`InvalidArgumentError` where a value is not a finite float32.
+    """
+    size = max(256, BLOCK_CELLS // max(rows.shape[1], width, 1))
+    in_place = rows.dtype == np.float32 and rows.flags.c_contiguous
+    scratch = np.empty((0 if in_place else min(size, len(rows)), rows.shape[1]), dtype=np.float32)
+    for first in range(0, len(rows), size):
+        block = rows[first : first + size]
+        if not in_place:
+            with np.errstate(over="ignore"):  # of float64: found below
+                np.copyto(scratch[: len(block)], block)
+            block = scratch[: len(block)]
+        if rows.dtype.kind == "f":
+            _check_finite(block, rows, first, what)
+        yield first, block
+
+
+def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, what: str) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = block.ravel()
+        if np.isfinite(flat @ flat):  # much faster than looking at each, and seldom wrong
+            return
+    wrong = np.argwhere(~np.isfinite(block))
+    if len(wrong):
+        row, column = first + int(wrong[0, 0]), int(wrong[0, 1])
+        raise InvalidArgumentError(
+            f"{what}: row {row}, column {column} is {rows[row, column]}; components must be finite numbers of at most "
+            f"{np.finfo(np.float32).max:.1e}: leave such rows out, or replace the value"
+        )

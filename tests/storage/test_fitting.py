@@ -1,0 +1,220 @@
+"""What encoders learn from a sample, and which samples are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.native.examples import generated
+from whamming.native import InvalidArgumentError
+from whamming.storage import fitting
+from whamming.storage.encoders import Kind
+from whamming.storage.fitting import fit
+
+KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
+
+
+def make_sample(rows: int = 500, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
+    """Vectors that vary more in some directions than in others, around a point that is not zero."""
+    rng = np.random.default_rng(seed)
+    turned = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    return np.asarray(rng.standard_normal((rows, dim)) * np.geomspace(5, 0.5, dim) @ turned + 3, dtype=np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
+def test_the_same_seed_and_sample_give_the_same_bytes(kind: Kind, dtype: str) -> None:
+    sample = make_sample().astype(dtype)
+    one = fit(kind, sample, bits=12, seed=5)
+    assert one.to_bytes() == fit(kind, sample.copy(), bits=12, seed=5).to_bytes()
+    assert one.to_bytes() == fit(kind, np.asfortranarray(sample), bits=12, seed=np.int64(5)).to_bytes()
+    if kind != "sign":
+        assert one.to_bytes() != fit(kind, sample, bits=12, seed=6).to_bytes()
+
+
+def test_lsh_does_not_look_at_the_data() -> None:
+    some, other, none = fit("lsh", make_sample(), bits=40), fit("lsh", make_sample(seed=1), bits=40), None
+    none = fit("lsh", dim=16, bits=40)
+    assert some.matrix is not None
+    assert np.array_equal(some.matrix, other.matrix)
+    assert np.array_equal(some.matrix, none.matrix)
+    assert np.allclose(np.linalg.norm(some.matrix, axis=0), 1)
+    assert (none.offsets == 0).all()
+    assert not none.centred
+    assert none.training.samples == 0
+    assert some.training.samples == 500
+
+
+@generated(30)
+@given(
+    kind=st.sampled_from(KINDS),
+    centre=st.booleans(),
+    rows=st.integers(10, 600),
+    seed=st.integers(0, 999),
+    dtype=st.sampled_from(["float32", "int8"]),
+)
+def test_expectations_are_means_of_projections(kind: Kind, centre: bool, rows: int, seed: int, dtype: str) -> None:
+    sample = make_sample(rows, 9, seed).astype(dtype)
+    encoder = fit(kind, sample, bits=7, seed=seed, centre=centre)
+    assert encoder.centred == (centre or kind == "itq")
+    projected = encoder.project(sample)
+    if encoder.centred:
+        assert np.allclose(projected.mean(axis=0), 0, atol=1e-4)
+    assert encoder.expected is not None
+    for bit, values in enumerate(projected.T):
+        for value, those in ((0, values[values <= 0]), (1, values[values > 0])):
+            assert np.isclose(encoder.expected[bit, value], those.mean() if len(those) else 0, rtol=1e-4, atol=1e-4)
+
+
+def test_sign_takes_the_first_components() -> None:
+    sample = make_sample()
+    assert fit("sign", sample).bits == 16
+    short = fit("sign", sample, bits=5)
+    assert np.array_equal(short.encode(sample), fit("sign", sample[:, :5]).encode(sample[:, :5]))
+    assert np.array_equal(short.offsets, sample[:, :5].mean(axis=0, dtype=np.float64).astype(np.float32))
+
+
+# -- itq ---------------------------------------------------------------------------------------------------------------
+
+
+def test_itq_is_a_rotation_of_the_principal_directions() -> None:
+    sample = make_sample(2000)
+    encoder = fit("itq", sample, bits=6)
+    assert encoder.matrix is not None
+    assert np.allclose(encoder.matrix.T @ encoder.matrix, np.eye(6), atol=1e-5)
+    _, _, principal = np.linalg.svd(sample - sample.mean(axis=0), full_matrices=False)
+    span = principal[:6].T @ principal[:6]
+    assert np.allclose(encoder.matrix @ encoder.matrix.T, span, atol=1e-4)
+
+
+def test_itq_reports_how_it_converges() -> None:
+    sample = make_sample(2000)
+    trained = fit("itq", sample, bits=8).training
+    assert trained.converged
+    assert 1 <= trained.rounds < fitting.ROUNDS
+    assert trained.samples == 2000
+    assert (np.diff(trained.errors) < 1e-6).all()
+    assert trained.errors[-1] < trained.errors[0]
+
+    cut = fit("itq", sample, bits=8, rounds=2).training
+    assert cut.rounds == 2
+    assert not cut.converged
+    assert cut.errors == trained.errors[:3]
+    assert fit("itq", sample, bits=8, rounds=0).training.rounds == 0
+
+
+def test_the_error_is_the_distance_to_the_corners() -> None:
+    sample = make_sample(300)
+    encoder = fit("itq", sample, bits=8)
+    projected = encoder.project(sample)
+    scaled = projected / np.sqrt((projected**2).mean())
+    error = ((scaled - np.where(scaled > 0, 1, -1)) ** 2).mean()
+    assert np.isclose(encoder.training.errors[-1], error, rtol=1e-4)
+
+
+def test_itq_turns_on_some_rows_of_a_large_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = make_sample(3000)
+    monkeypatch.setattr(fitting, "MOST_ROTATED", 1000)
+    encoder = fit("itq", sample, bits=8)
+    assert encoder.training.samples == 3000
+    assert encoder.to_bytes() == fit("itq", sample, bits=8).to_bytes()
+    projected = encoder.project(sample)
+    assert np.isclose(
+        np.abs(projected).mean() / np.sqrt((projected**2).mean()), 1 - encoder.training.errors[-1] / 2, 0.05
+    )
+
+
+def test_itq_finds_neighbours_that_lsh_misses() -> None:
+    sample = make_sample(3000, 32)
+    queries, items = sample[:100].astype(np.float64), sample[100:].astype(np.float64)
+    truth = np.argsort(((queries[:, None] - items) ** 2).sum(axis=2), axis=1)[:, :10]
+    share = {}
+    for kind in ("lsh", "itq"):
+        encoder = fit(kind, sample, bits=16)
+        ones = np.unpackbits(encoder.encode(items), axis=1, count=16, bitorder="little").astype(np.int64)
+        for form in ("symmetric", "asymmetric"):
+            table = encoder.cost_table(queries, form)
+            distances = np.stack([table[q, np.arange(16), ones].sum(axis=1) for q in range(100)])
+            found = np.argsort(distances, axis=1, kind="stable")[:, :10]
+            hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), truth.tolist(), strict=True)]
+            share[kind, form] = np.mean(hits) / 10
+    assert share["itq", "asymmetric"] > share["lsh", "asymmetric"] + 0.05
+    assert share["itq", "asymmetric"] > share["itq", "symmetric"] + 0.05
+    assert share["lsh", "asymmetric"] > share["lsh", "symmetric"]
+
+
+# -- constant components -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0.1, -7.0, 0.0, 3e20])
+def test_a_constant_component_does_no_harm(kind: Kind, value: float) -> None:
+    sample = make_sample(777)
+    sample[:, 4] = value
+    encoder = fit(kind, sample, bits=16)
+    assert encoder.expected is not None
+    assert np.isfinite(encoder.expected).all()
+    if kind == "sign":
+        ones = np.unpackbits(encoder.encode(sample), axis=1, bitorder="little")
+        assert not ones[:, 4].any()
+        assert encoder.expected[4].tolist() == [0, 0]
+        costs = encoder.cost_table(sample[0] + 1)
+        assert costs[4, 0] == costs[4, 1]
+    if kind == "itq" and abs(value) < 10:
+        assert encoder.matrix is not None
+        moved = sample.copy()
+        moved[:, 4] += 1e-3
+        assert (encoder.encode(moved) == encoder.encode(sample)).mean() > 0.98
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("pca", {"sample": make_sample()}, "encoder = 'pca'; choose one of"),
+        ("itq", {"bits": 8}, "encoder = 'itq' without a sample; it learns from one, of more vectors than bits"),
+        ("sign", {}, "neither a sample nor dim; say how long vectors are"),
+        ("lsh", {"bits": 8}, "neither a sample nor dim"),
+        ("lsh", {"dim": 8}, "encoder = 'lsh' without bits; say how long codes are"),
+        ("itq", {"sample": make_sample()}, "encoder = 'itq' without bits"),
+        ("lsh", {"dim": 0, "bits": 8}, "dim = 0; a vector has 1 to 65536 components"),
+        ("lsh", {"dim": 8, "bits": 0}, "bits = 0; a code has 1 to 4096 bits"),
+        ("lsh", {"dim": 8, "bits": 5000}, "bits = 5000; a code has 1 to 4096"),
+        ("lsh", {"dim": 8, "bits": 8.5}, "bits = 8.5, .* whole numbers"),
+        ("lsh", {"dim": 8, "bits": 8, "seed": -1}, "seed = -1; it must be 0 or more"),
+        ("lsh", {"dim": 8, "bits": 8, "seed": "x"}, "seed = 'x'; they must be whole numbers"),
+        ("sign", {"dim": 8, "bits": 9}, "bits = 9 of encoder = 'sign'; vectors of 8 components give at most 8"),
+        ("itq", {"sample": make_sample(), "bits": 17}, "bits = 17 of encoder = 'itq'; vectors of 16 .* or use 'lsh'"),
+        ("itq", {"sample": make_sample(8), "bits": 8}, "8 vectors for encoder = 'itq' with 8 bits; it needs 9 or more"),
+        ("itq", {"sample": make_sample(), "bits": 8, "rounds": -1}, "rounds = -1; it must be 0 or more"),
+        ("itq", {"sample": np.ones((100, 16)), "bits": 8}, "all 100 vectors of the sample are the same"),
+        ("sign", {"dim": 8, "centre": True}, "centre = True without a sample"),
+        ("lsh", {"sample": make_sample(), "bits": 8, "dim": 15}, "dim = 15, but the sample's vectors have 16"),
+        ("lsh", {"sample": np.empty((0, 16)), "bits": 8}, r"the sample has shape \(0, 16\); give at least one vector"),
+        ("itq", {"sample": [], "bits": 8}, r"dim = 0|the sample has shape \(0,\)"),
+        (
+            "lsh",
+            {"sample": np.ones(16), "bits": 8},
+            r"the sample has shape \(16,\); give at least one vector, \[n, dim\]",
+        ),
+        ("lsh", {"sample": np.ones((3, 16), dtype=np.int32), "bits": 8}, "the sample's vectors have dtype int32; use"),
+        ("lsh", {"sample": np.full((3, 16), np.nan), "bits": 8}, "the sample: row 0, column 0 is nan"),
+        ("sign", {"sample": np.full((3, 16), np.inf), "centre": False}, "the sample: row 0, column 0 is inf"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(kind: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        fit(kind, **arguments)
+
+
+def test_as_few_samples_as_possible() -> None:
+    assert fit("itq", make_sample(9), bits=8).bits == 8
+    assert fit("sign", make_sample(1)).training.samples == 1
+    assert fit("lsh", make_sample(1), bits=8).training.samples == 1
