@@ -416,7 +416,9 @@ class BatchedQueries:
             reason: Reason = "complete" if count == options.k else "exhausted"
             bound = math.inf
             if count == options.k:
-                bound = float(distances[-1]) if count else -math.inf
+                bound = float(distances[-1])
+            elif options.radius is not None and count < len(view):
+                bound = options.radius
             end = End(reason, True, found.stats[row], now - self._started)
             chunks.append(Chunk(query_id, found.ids[row, :count], distances, (), bound, end))
         self._done = last

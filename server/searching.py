@@ -80,6 +80,8 @@ class SearchStream:
         """Under way, by id; None: not begun yet."""
         self._stops: dict[int, Reason] = {}
         """Queries that were stopped before they began."""
+        self._grants: dict[int, int] = {}
+        """Credit that queries were granted before they began."""
         self._stopped: Reason | None = None
         self._draining = False
         self._arrivals: list[Arrival] = []
@@ -185,7 +187,11 @@ class SearchStream:
 
     def _grant(self, query_id: int, hits: int) -> None:
         with self._lock:
-            query = self._queries.get(query_id)
+            if query_id not in self._queries:
+                return
+            query = self._queries[query_id]
+            if query is None:
+                self._grants[query_id] = self._grants.get(query_id, 0) + hits
         if isinstance(query, StreamedQuery) and query.grant(hits):
             self._submit([query])
 
@@ -213,6 +219,9 @@ class SearchStream:
                 for query_id in query_ids:
                     self._queries[query_id] = query
                     reason = self._stops.pop(query_id, None)
+                    granted = self._grants.pop(query_id, 0)
+                    if isinstance(query, StreamedQuery):
+                        query.grant(granted)
                     if reason is not None:
                         if isinstance(query, StreamedQuery):
                             query.stop(reason)
@@ -262,6 +271,7 @@ class SearchStream:
                     if chunk.end is not None:
                         self._queries.pop(chunk.query_id, None)
                         self._stops.pop(chunk.query_id, None)
+                        self._grants.pop(chunk.query_id, None)
             self.idle()
             self._finish_if_done()
 

@@ -1,0 +1,141 @@
+"""Real servers for tests: processes of their own on free ports, what they use, and what they log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from whamming.v1.index_pb2_grpc import IndexServiceStub
+from whamming.v1.item_pb2_grpc import ItemServiceStub
+from whamming.v1.search_pb2_grpc import SearchServiceStub
+
+PATIENCE = 30.0
+"""Seconds after which something that should happen is taken not to happen."""
+COMPLAINTS = ("Traceback", "unforeseen", "a job failed", "never retrieved", "never awaited", "was destroyed")
+"""What a healthy server does not log."""
+_SERVE = """
+import json, logging, sys
+from whamming.server import load, serve
+config, _ = load(json.loads(sys.argv[1]), environment={})
+logging.basicConfig(level=config.log_level.upper())
+serve.run(config, lambda address: print("listening on", address, flush=True))
+"""
+
+
+def wait_until(condition: Callable[[], object], what: str = "it") -> None:
+    """Wait for what happens elsewhere."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:.0f} seconds"
+        time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process uses."""
+
+    rss: int
+    """Bytes."""
+    threads: int
+    files: int
+
+
+class ServerProcess:
+    """A server in a process of its own. Use it in a ``with`` block."""
+
+    def __init__(self, data: Path | str = ":memory:", **options: Any) -> None:
+        """Prepare; the options are those of ``whamming.server.Config``."""
+        self._options = {"data": str(data), "threads": 2, "log_level": "warning", **options}
+        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed by __exit__
+        self.address = "127.0.0.1:0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.stop()
+        self._log.close()
+
+    def start(self) -> None:
+        """Start; again on the same port, if it has been running before."""
+        command = [sys.executable, "-c", _SERVE, json.dumps({"listen": self.address, **self._options})]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("listening on "), line + self.log()
+        self.address = line.split()[-1]
+
+    def stop(self) -> int:
+        """Stop as an operator would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def kill(self) -> None:
+        """Let it die on the spot."""
+        self.process.kill()
+        self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def check_log(self) -> None:
+        """Nothing has gone wrong that the clients were not told of."""
+        text = self.log()
+        assert not any(complaint in text for complaint in COMPLAINTS), text
+
+    def usage(self) -> Usage:
+        """What it uses now."""
+        proc = Path(f"/proc/{self.process.pid}")
+        fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+        files = len(list((proc / "fd").iterdir()))
+        return Usage(int(fields["VmRSS"].split()[0]) << 10, int(fields["Threads"]), files)
+
+    def settled(self, before: Usage, rss: int) -> Usage:
+        """Wait until it uses as many threads and files as before, and at most so many more bytes; returns its usage."""
+
+        def is_back() -> bool:
+            now = self.usage()
+            return now.threads <= before.threads and now.files <= before.files and now.rss <= before.rss + rss
+
+        end = time.monotonic() + 20
+        while not is_back():
+            assert time.monotonic() < end, f"before: {before}, 20 s afterwards: {self.usage()}"
+            time.sleep(0.02)
+        return self.usage()
+
+    @contextlib.contextmanager
+    def stubs(self, **options: Any) -> Iterator[Stubs]:
+        """Connect without our client."""
+        with grpc.insecure_channel(self.address, options=list(options.items())) as channel:
+            yield Stubs(channel)
+
+
+class Stubs:
+    """What protoc and gRPC generate, and nothing of our client."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.indexes: Any = IndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.items: Any = ItemServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.search: Any = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
