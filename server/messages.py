@@ -13,7 +13,7 @@ from whamming.server import queries
 from whamming.server.errors import NoTablesError, refusal
 from whamming.server.queries import Chunk, End, Options
 from whamming.storage import IndexSettings, StoredIndex
-from whamming.storage.database import make_costs
+from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
 from whamming.v1.values import FieldError, plan_of, settings_message, statistics_message, store_stats_message
 

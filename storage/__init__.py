@@ -10,7 +10,7 @@
 """
 
 from whamming.storage.contents import Items, Snapshot
-from whamming.storage.database import Database, Search, StoredIndex, open_database, restore
+from whamming.storage.database import Database, open_database, restore
 from whamming.storage.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -25,6 +25,7 @@ from whamming.storage.errors import (
 from whamming.storage.rows import Rows, WriteBatch
 from whamming.storage.settings import BitOrder, Durability, IndexSettings
 from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
+from whamming.storage.stored_index import Search, StoredIndex
 from whamming.storage.transfer import CodesFile, ItemsIndex, Piece, export_items, import_items, read_codes
 
 __all__ = [

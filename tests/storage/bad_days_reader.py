@@ -14,7 +14,7 @@ import whamming
 from tests.storage.bad_days_items import BrokenPromiseError, Ids, Versions, some, versions_in
 from tests.storage.bad_days_writer import HOT, INDEX
 from whamming.storage.contents import Snapshot
-from whamming.storage.database import make_costs
+from whamming.storage.stored_index import make_costs
 
 PAUSE = 0.005
 """Seconds between two rounds, to leave the processor to the writer."""
