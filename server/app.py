@@ -158,5 +158,4 @@ class Server:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(min(EXPIRY_SECONDS, self.config.snapshot_seconds / 4))
-            for stream in list(self._search.streams):
-                stream.expire()
+            self._search.expire()

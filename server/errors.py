@@ -23,6 +23,8 @@ from whamming.native import CorruptIndexError, InvalidArgumentError, OutOfMemory
 log = logging.getLogger("whamming.server")
 
 DOMAIN: Final = "whamming"
+MESSAGE_BYTES: Final = 1000
+"""Of an error's text. It is sent up to three times in the trailers, where clients take 8 KiB in all by default."""
 
 
 class OverloadedError(WhammingError):
@@ -96,9 +98,19 @@ def refusal(error: BaseException) -> Refusal:
     for kind, code, reason in _TABLE:
         if isinstance(error, kind):
             field = getattr(error, "field", "")
-            return Refusal(code, reason, str(error), field, _RETRY_SECONDS.get(reason, 0.0))
+            return Refusal(code, reason, shortened(str(error)), field, _RETRY_SECONDS.get(reason, 0.0))
     log.error("unforeseen error", exc_info=error)
     return Refusal(code_pb2.INTERNAL, "INTERNAL", "the server failed; its log says why")
+
+
+def shortened(text: str) -> str:
+    """Return a text of moderate size: without its middle, where a value that is far too long stands, if need be."""
+    data = text.encode()
+    if len(data) <= MESSAGE_BYTES:
+        return text
+    half = MESSAGE_BYTES // 2 - 4
+    start, end = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+    return f"{start} ... {end}"
 
 
 @contextlib.asynccontextmanager

@@ -129,3 +129,4 @@ class Scheduler:
                 if again:  # and nobody has to be woken: this worker takes a job next
                     flow.ready.append(job)
                     self._queue(flow)
+            del job, flow  # or a worker without work would keep the last one, and its snapshot, alive

@@ -16,7 +16,7 @@ from whamming.server.errors import OverloadedError, ShuttingDownError
 from whamming.server.methods import Context
 from whamming.server.scheduler import Scheduler
 from whamming.server.searching import SearchStream, search_once
-from whamming.storage import Database, Rows, StoredIndex
+from whamming.storage import ClosedError, Database, NotFoundError, Rows, StoredIndex
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 from whamming.v1.values import FieldError, durability_of, ids_of, items_message, items_of, settings_of
 
@@ -135,7 +135,10 @@ class IndexService:
             database = self._storage.database
             names = [name for name in database.list_indexes() if name > request.page_token]
             shown = names[:size]
-            indexes = [messages.index_message(database.index(name)) for name in shown]
+            indexes = []
+            for name in shown:
+                with contextlib.suppress(NotFoundError, ClosedError):  # it has been dropped meanwhile
+                    indexes.append(messages.index_message(database.index(name)))
             more = shown[-1] if len(names) > size else ""
             return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
 
@@ -290,6 +293,11 @@ class SearchService:
             await stream.run(requests, write)
         finally:
             self.streams.discard(stream)
+
+    def expire(self) -> None:
+        """Make queries whose snapshot has become too old end."""
+        for stream in list(self.streams):
+            stream.expire()
 
     async def SearchOnce(  # noqa: N802
         self, request: search_pb2.SearchOnceRequest, context: Context
