@@ -15,6 +15,7 @@ Not thread-safe: the store that owns it holds a lock. What it hands out is immut
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from whamming.native import InvalidArgumentError, Part, View
 from whamming.native.cursor import as_whole
 from whamming.storage import maintenance
+from whamming.storage.kept_vectors import unpack_vectors
 from whamming.storage.rows import Rows, WriteBatch, settle
 from whamming.storage.segment import Live, Run, Segment
 from whamming.storage.settings import IndexSettings
@@ -42,6 +44,8 @@ class Items:
     """Zero where the id was not found."""
     payloads: list[bytes]
     """Empty where the id was not found."""
+    vectors: NDArray[np.float32] | None = None
+    """As they are kept; zero where the id was not found. None: the index keeps none."""
 
     def __len__(self) -> int:
         """Return how many ids were asked for."""
@@ -49,12 +53,16 @@ class Items:
 
 
 class Snapshot:
-    """An immutable view of an index, to be searched for as long as it is kept."""
+    """An immutable view of an index, to be searched for as long as it is kept.
+
+    A store's own shows what is stored: a kept vector is a part of its item's payload. :meth:`shown` is for users.
+    """
 
     def __init__(self, settings: IndexSettings, parts: Sequence[Live], version: int) -> None:
         """Put the parts together; ``version`` grows with every write."""
         self.settings = settings
         self.version = version
+        self._hidden = 0
         self._parts = tuple(part for part in parts if part.live)
         searched: list[Part] = [part.part for part in self._parts]
         if not searched:
@@ -64,6 +72,14 @@ class Snapshot:
     def __len__(self) -> int:
         """Return the number of items."""
         return self.view.n
+
+    def shown(self) -> Snapshot:
+        """Return the same without the vectors that are kept in front of payloads."""
+        if self._hidden == self.settings.vector_bytes:
+            return self
+        other = copy.copy(self)
+        other._hidden = self.settings.vector_bytes
+        return other
 
     def get(self, ids: NDArray[np.uint64]) -> Items:
         """Look some items up by id."""
@@ -82,12 +98,27 @@ class Snapshot:
             codes[rows] = part.segment.codes(places[mine])
             if part.segment.payload_bytes:
                 for row, place in zip(rows.tolist(), places[mine].tolist(), strict=True):
-                    payloads[row] = part.segment.payload(place)
-        return Items(ids, found, self.settings.from_engine(codes), payloads)
+                    payloads[row] = part.segment.payload(place)[self._hidden :]
+        vectors = self.vectors(ids) if self._hidden else None
+        return Items(ids, found, self.settings.from_engine(codes), payloads, vectors)
+
+    def vectors(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the kept vectors of some ids, ``[n, dim]``; zero for those that are not there."""
+        kind, width = self.settings.keep_vectors, self.settings.vector_bytes
+        if kind is None:
+            raise InvalidArgumentError("the index keeps no vectors; create it with keep_vectors='float16' or 'int8'")
+        order = np.argsort(ids, kind="stable")
+        packed = np.zeros((len(ids), width), dtype=np.uint8)
+        for part in self._parts:
+            places = part.segment.find(ids[order])
+            mine = np.flatnonzero(part.alive(places))
+            if len(mine):
+                packed[order[mine]] = part.segment.heads(places[mine], width)
+        return unpack_vectors(packed, kind)
 
     def payloads(self, ids: NDArray[np.uint64]) -> list[bytes]:
         """Return the payloads of some ids; empty for those that are not there."""
-        if not any(part.segment.payload_bytes for part in self._parts):
+        if not any(part.segment.payload_bytes > self._hidden * part.segment.n for part in self._parts):
             return [b""] * len(ids)
         return self.get(ids).payloads
 
@@ -102,7 +133,10 @@ class Snapshot:
             places = part.places()
             for first in range(0, len(places), size):
                 rows = part.segment.rows(places[first : first + size])
-                yield Rows(rows.ids, self.settings.from_engine(rows.codes), rows.payloads)
+                payloads = rows.payloads
+                if self._hidden and payloads is not None:
+                    payloads = payloads.without_heads(self._hidden)
+                yield Rows(rows.ids, self.settings.from_engine(rows.codes), payloads)
 
 
 class Contents:

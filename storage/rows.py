@@ -43,11 +43,29 @@ class Payloads:
         """Return so many empty ones."""
         return cls(np.zeros(count, dtype=np.uint64), np.empty(0, dtype=np.uint8))
 
+    def with_heads(self, heads: NDArray[np.uint8]) -> Payloads:
+        """Return them with some bytes, ``[n, width]``, in front of each."""
+        count, width = heads.shape
+        first = Payloads(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(width), heads.reshape(-1))
+        if len(self.data) == 0:
+            return first
+        both = Payloads.concatenate([first, self]).take(np.arange(2 * count).reshape(2, count).T.ravel())
+        return Payloads(both.ends[1::2], both.data)
+
+    def without_heads(self, width: int) -> Payloads:
+        """Return them without the first ``width`` bytes of each."""
+        starts = np.concatenate([np.zeros(1, dtype=np.uint64), self.ends])[:-1]
+        both = Payloads(np.stack([starts + np.uint64(width), self.ends], axis=1).ravel(), self.data)
+        return both.take(np.arange(1, 2 * len(self), 2))
+
     def take(self, order: NDArray[np.integer[Any]]) -> Payloads:
         """Return some, in another order. Needs memory for the result and a few megabytes."""
         starts = np.concatenate([np.zeros(1, dtype=np.uint64), self.ends])[:-1][order]
         lengths = self.ends[order] - starts
         ends = np.cumsum(lengths, dtype=np.uint64)
+        if len(lengths) and lengths[0] and (lengths == lengths[0]).all():  # as kept vectors are: much faster
+            windows = np.lib.stride_tricks.sliding_window_view(self.data, int(lengths[0]))
+            return Payloads(ends, windows[starts.astype(np.int64)].reshape(-1))
         data = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
         first = 0
         while first < len(ends):
@@ -143,8 +161,13 @@ class WriteBatch:
         codes: ArrayLike | None = None,
         payloads: Sequence[bytes | None] | None = None,
         deletes: ArrayLike = (),
+        *,
+        kept: NDArray[np.uint8] | None = None,
     ) -> WriteBatch:
-        """Check a user's values, whole batch or nothing, and bring the codes into the engine's bit order."""
+        """Check a user's values, whole batch or nothing, and bring the codes into the engine's bit order.
+
+        ``kept``: the vectors that the codes were made from, as bytes, for an index that keeps them.
+        """
         own = as_ids(ids)
         packed = np.asarray(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes)
         if packed.size == 0 and len(own) == 0:
@@ -155,7 +178,15 @@ class WriteBatch:
         spare = settings.bits % 8
         if spare:
             packed[:, -1] &= (1 << spare) - 1
-        return cls(as_ids(deletes), Rows(own, packed, _as_payloads(payloads, len(own))))
+        given = _as_payloads(payloads, len(own))
+        if settings.vector_bytes and len(own):
+            if kept is None:
+                raise InvalidArgumentError(
+                    f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); upsert the "
+                    "vectors, it makes the codes itself"
+                )
+            given = (given or Payloads.empty(len(own))).with_heads(kept)
+        return cls(as_ids(deletes), Rows(own, packed, given))
 
     def __len__(self) -> int:
         """Return the number of changes."""

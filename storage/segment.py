@@ -107,6 +107,10 @@ class Segment:
             raise CorruptStoreError(f"the payload of place {place} would lie at {start} to {end}; verify the index")
         return payloads.data[start:end].tobytes()
 
+    def heads(self, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+        """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
+        return _heads(self._payloads(), places, width)
+
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the ids of some places."""
         return self.index.ids_at(places)
@@ -176,6 +180,10 @@ class Run:
     def payload(self, place: int) -> bytes:
         """Return the payload of one place."""
         return self._rows.payloads[place] if self._rows.payloads is not None else b""
+
+    def heads(self, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+        """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
+        return _heads(self._rows.payloads, places, width)
 
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the ids of some places."""
@@ -253,3 +261,12 @@ class Live:
     def part(self) -> Part:
         """What the engine searches."""
         return self.segment.part(self.dead, self.dead_count)
+
+
+def _heads(payloads: Payloads | None, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    if payloads is None:
+        raise CorruptStoreError("items have no vectors where vectors are kept; verify the index")
+    starts = np.where(places > 0, payloads.ends[places - 1], 0).astype(np.int64)
+    if (starts + width > payloads.ends[places].astype(np.int64)).any() or (starts + width > len(payloads.data)).any():
+        raise CorruptStoreError(f"a payload has no room for a vector of {width} bytes; verify the index")
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(payloads.data, width)[starts])

@@ -15,6 +15,8 @@ from whamming.native.cursor import as_whole
 
 BitOrder = Literal["little", "big"]
 Durability = Literal["fsync", "async"]
+KeptVectors = Literal["float16", "int8"]
+Metric = Literal["l2", "cosine", "inner"]
 
 MAX_PAYLOAD = 65_536
 """Bytes."""
@@ -52,6 +54,14 @@ class IndexSettings:
     """``compact``, or ``fast``: larger, and faster to probe."""
     durability: Durability = "fsync"
     """Of writes that do not say. ``fsync``: on disk when the write returns; ``async``: soon after."""
+    dim: int | None = None
+    """Components of the vectors that the index's encoder takes; None: it has no encoder, codes are made elsewhere."""
+    encoder: str | None = None
+    """The encoder's fingerprint."""
+    keep_vectors: KeptVectors | None = None
+    """How the vectors that items were made from are kept, to rank hits again by; None: they are not."""
+    metric: Metric = "l2"
+    """By which hits are ranked again."""
 
     def __post_init__(self) -> None:
         """Refuse what no index can be."""
@@ -60,11 +70,31 @@ class IndexSettings:
         for name, choices in (("bit_order", BitOrder), ("tables", Tables), ("buckets", Buckets)):
             check_choice(name, getattr(self, name), get_args(choices))
         check_choice("durability", self.durability, get_args(Durability))
+        check_choice("metric", self.metric, get_args(Metric))
+        if (self.dim is None) != (self.encoder is None):
+            raise InvalidArgumentError(
+                f"dim = {self.dim} with the encoder {self.encoder}; an index has both or neither"
+            )
+        if self.keep_vectors is not None:
+            check_choice("keep_vectors", self.keep_vectors, get_args(KeptVectors))
+            if self.dim is None:
+                raise InvalidArgumentError(
+                    f"keep_vectors = {self.keep_vectors!r} without an encoder; it is vectors that an encoder takes"
+                )
+        elif self.metric != "l2":
+            raise InvalidArgumentError(f"metric = {self.metric!r} without keep_vectors; it is for ranking hits by them")
 
     @property
     def code_bytes(self) -> int:
         """Bytes of a packed code."""
         return (self.bits + 7) // 8
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector that is kept in front of an item's payload; see :mod:`whamming.storage.kept_vectors`."""
+        if self.keep_vectors is None or self.dim is None:
+            return 0
+        return 2 * self.dim if self.keep_vectors == "float16" else 4 + self.dim
 
     def to_engine(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Turn codes in the index's bit order into the engine's."""
@@ -74,8 +104,9 @@ class IndexSettings:
     """The other way round: reversing the bits of each byte is its own inverse."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return asdict(self)
+        """Return a plain dict; of an index without an encoder, as before there were any."""
+        about_vectors = ("dim", "encoder", "keep_vectors", "metric")
+        return {key: value for key, value in asdict(self).items() if self.dim is not None or key not in about_vectors}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> IndexSettings:
