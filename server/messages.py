@@ -96,6 +96,11 @@ def after_of(query: search_pb2.Query) -> tuple[float, int] | None:
     return query.after.distance, query.after.id
 
 
+def token_of(query: search_pb2.Query) -> tuple[float, int] | None:
+    """Return where a query that ends before it has begun can go on: where it was to begin."""
+    return (query.after.distance, query.after.id) if query.HasField("after") else None
+
+
 def check_plan(options: Options, settings: IndexSettings) -> None:
     """Refuse to probe an index without tables."""
     if options.plan == "probe" and settings.tables == "none":

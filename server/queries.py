@@ -26,6 +26,8 @@ Reason = Literal["complete", "exhausted", "budget", "cancelled", "snapshot_expir
 DEFAULT_CHUNK: Final = 4096
 CHUNK_BYTES: Final = 1 << 19
 """Of payloads in one chunk, about."""
+PAYLOADS_TOGETHER: Final = 32
+"""Payloads are read so many at a time, 2 MiB at most, until a chunk is full."""
 BATCH_K: Final = 256
 """The largest k of queries that are batched."""
 MOST_TOGETHER: Final = 64
@@ -173,7 +175,7 @@ class StreamedQuery:
         self._cursor: Cursor | None = None
         self._sent = 0
         self._worked = 0.0
-        self._payload_size = 65_536.0  # bytes per payload, about: at first the largest there are
+        self._unsent = NO_IDS, NO_DISTANCES  # proven, but their payloads did not fit into the last chunk
         self._lock = threading.Lock()
         self._credit = options.credit
         self._waits_for_credit = False
@@ -232,15 +234,19 @@ class StreamedQuery:
         options = self.options
         cursor = self._cursor or self._open()
         wanted = options.chunk_size
-        if options.payloads:
-            wanted = max(1, min(wanted, int(CHUNK_BYTES / self._payload_size)))
         if self._credit is not None:
             wanted = min(wanted, self._credit)
             if wanted == 0:
                 return Outcome.PAUSE
         start = time.perf_counter()
-        ids, distances = cursor.next(wanted, budget=self._budget(seconds, cursor), eager=self._sent == 0)
-        payloads = self._payloads(ids) if options.payloads else ()
+        ids, distances = self._unsent
+        if not len(ids):
+            ids, distances = cursor.next(wanted, budget=self._budget(seconds, cursor), eager=self._sent == 0)
+        payloads: Sequence[bytes] = ()
+        if options.payloads:
+            payloads = self._payloads(ids)
+            self._unsent = ids[len(payloads) :], distances[len(payloads) :]
+            ids, distances = ids[: len(payloads)], distances[: len(payloads)]
         self._worked += time.perf_counter() - start
         if len(ids):
             self._sent += len(ids)
@@ -248,6 +254,9 @@ class StreamedQuery:
             with self._lock:
                 if self._credit is not None:
                     self._credit -= len(ids)
+        if len(self._unsent[0]):
+            self._sink.send([Chunk(self.query_id, ids, distances, payloads, self._bound(cursor), None)])
+            return Outcome.AGAIN
         if self._sent == options.k:
             return self._end("complete", ids, distances, payloads)
         if cursor.exhausted:
@@ -297,11 +306,19 @@ class StreamedQuery:
         return candidates is not None and cursor.stats.candidates >= candidates
 
     def _payloads(self, ids: NDArray[np.uint64]) -> Sequence[bytes]:
+        """Return the payloads of the first ids, as many as go into a chunk."""
         assert self._held is not None
-        payloads = self._held.snapshot.payloads(ids)
-        if payloads:
-            self._payload_size = max(1.0, sum(map(len, payloads)) / len(payloads), self._payload_size / 4)
+        payloads: list[bytes] = []
+        size = 0
+        while len(payloads) < len(ids) and size < CHUNK_BYTES:
+            piece = self._held.snapshot.payloads(ids[len(payloads) : len(payloads) + PAYLOADS_TOGETHER])
+            payloads += piece
+            size += sum(map(len, piece))
         return payloads
+
+    def _bound(self, cursor: Cursor) -> float:
+        """Return below which distance nothing is left to be sent."""
+        return float(self._unsent[1][0]) if len(self._unsent[1]) else cursor.lower_bound
 
     def _end(
         self,
@@ -317,7 +334,7 @@ class StreamedQuery:
             self.ended = True
         if cursor is not None:
             with cursor:
-                bound, stats = cursor.lower_bound, cursor.stats
+                bound, stats = self._bound(cursor), cursor.stats
                 if reason == "budget" and self.options.k is not None:
                     guess = cursor.guess(min(self.options.k - self._sent, DEFAULT_CHUNK))
         self._held = None
@@ -358,7 +375,7 @@ class BatchedQueries:
     def stop(self, query_id: int, reason: Reason) -> None:
         """Make one query end soon."""
         self._stopped[query_id] = reason
-        if len(self._stopped) >= len(self.query_ids) - self._done:
+        if all(left in self._stopped for left in self.query_ids[self._done :]):
             self._flag.set()
 
     def stop_all(self, reason: Reason) -> None:

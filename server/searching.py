@@ -13,6 +13,7 @@ searching are jobs, done by workers.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -76,10 +77,10 @@ class SearchStream:
         self._flow = Flow()
         self._outlet = Outlet(buffer_bytes, self._submit)
         self._lock = threading.Lock()
-        self._queries: dict[int, Query | None] = {}
-        """Under way, by id; None: not begun yet."""
+        self._queries: dict[int, Query | Arrival | None] = {}
+        """Under way, by id. At first the batch that they wait in, None while they are being begun."""
         self._stops: dict[int, Reason] = {}
-        """Queries that were stopped before they began."""
+        """Queries that were stopped while they were being begun."""
         self._grants: dict[int, int] = {}
         """Credit that queries were granted before they began."""
         self._stopped: Reason | None = None
@@ -111,18 +112,22 @@ class SearchStream:
         """Make all queries end soon, and take no more."""
         with self._lock:
             self._stopped = self._stopped or reason
-            under_way = [query for query in self._queries.values() if query is not None]
+            under_way = self._begun()
             arrivals, self._arrivals = self._arrivals, []
-        for query in dict.fromkeys(under_way):
+        for query in under_way:
             self._stop(query, reason)
         self._submit(arrivals)
 
     def expire(self) -> None:
         """Make queries whose snapshot has become too old end."""
         with self._lock:
-            stale = [query for query in self._queries.values() if query is not None and query.is_stale]
-        for query in dict.fromkeys(stale):
+            stale = [query for query in self._begun() if query.is_stale]
+        for query in stale:
             self._stop(query, "snapshot_expired")
+
+    def _begun(self) -> list[Query]:
+        """Return the queries that have begun. Called with the lock held."""
+        return [query for query in dict.fromkeys(self._queries.values()) if isinstance(query, Query)]
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -150,24 +155,22 @@ class SearchStream:
             raise FieldError(
                 "batch.queries", f"{len(queries)} queries in a batch; at most {self._max_queries}: send several batches"
             )
+        arrival = Arrival(self, batch.index, queries, batch.options)
         with self._lock:
             for place, query in enumerate(queries):
                 if query.id in self._queries:
                     field = f"batch.queries[{place}].id"
                     raise FieldError(field, f"id = {query.id} is in use by a query under way; choose another")
-                self._queries[query.id] = None
+                self._queries[query.id] = arrival
             refused = len(self._queries) > self._max_queries or self._draining
         if not refused:
-            self._submit([Arrival(self, batch.index, queries, batch.options)])
+            self._submit([arrival])
             return
         error = OverloadedError(
             f"{len(self._queries)} queries would be under way on this stream; at most {self._max_queries}: "
             "wait for some to end"
         )
-        end = End("failed", False, NO_STATS, 0.0, None, error)
-        if self._draining:
-            end = End("shutdown", False, NO_STATS, 0.0)
-        self.send([ending(query.id, end) for query in queries])
+        arrival.end(queries, "shutdown" if self._draining else "failed", None if self._draining else error)
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
         for query_id in query_ids:
@@ -178,7 +181,9 @@ class SearchStream:
                 if query is None:
                     self._stops[query_id] = "cancelled"
                     continue
-            if isinstance(query, StreamedQuery):
+            if isinstance(query, Arrival):
+                query.cancel(query_id)
+            elif isinstance(query, StreamedQuery):
                 self._stop(query, "cancelled")
             else:
                 query.stop(query_id, "cancelled")
@@ -190,7 +195,7 @@ class SearchStream:
             if query_id not in self._queries:
                 return
             query = self._queries[query_id]
-            if query is None:
+            if not isinstance(query, Query):
                 self._grants[query_id] = self._grants.get(query_id, 0) + hits
         if isinstance(query, StreamedQuery) and query.grant(hits):
             self._submit([query])
@@ -209,6 +214,14 @@ class SearchStream:
             self._scheduler.submit(self._flow, *jobs)
 
     # -- what jobs need ---------------------------------------------------------------------------------------------
+
+    def claim(self, arrival: Arrival, queries: Sequence[search_pb2.Query]) -> list[search_pb2.Query]:
+        """Return the queries of a batch that wait to begin, those that were cancelled left out; they wait no more."""
+        with self._lock:
+            waiting = [query for query in queries if self._queries.get(query.id) is arrival]
+            for query in waiting:
+                self._queries[query.id] = None
+            return waiting
 
     def start(self, queries: Sequence[tuple[Sequence[int], Query]]) -> None:
         """Set queries to work, unless they have been stopped meanwhile."""
@@ -250,7 +263,7 @@ class SearchStream:
             return self._is_busy()
 
     def _is_busy(self) -> bool:
-        under_way = {query for query in self._queries.values() if query is not None}
+        under_way = self._begun()
         waiting = sum(isinstance(query, StreamedQuery) and query.waits_for_credit for query in under_way)
         return len(under_way) - waiting >= MOST_JOBS
 
@@ -264,16 +277,21 @@ class SearchStream:
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Take chunks, in the order of each query."""
-        self._outlet.put(messages.encode_chunks(chunks))
+        for first in range(0, len(chunks), MOST_TOGETHER):
+            self._send(chunks[first : first + MOST_TOGETHER])
         if any(chunk.end is not None for chunk in chunks):
-            with self._lock:
-                for chunk in chunks:
-                    if chunk.end is not None:
-                        self._queries.pop(chunk.query_id, None)
-                        self._stops.pop(chunk.query_id, None)
-                        self._grants.pop(chunk.query_id, None)
             self.idle()
             self._finish_if_done()
+
+    def _send(self, chunks: Sequence[Chunk]) -> None:
+        data = messages.encode_chunks(chunks)
+        with self._lock:  # or the client could use the id of a query whose end it has read before it is free
+            self._outlet.put(data)
+            for chunk in chunks:
+                if chunk.end is not None:
+                    self._queries.pop(chunk.query_id, None)
+                    self._stops.pop(chunk.query_id, None)
+                    self._grants.pop(chunk.query_id, None)
 
     def has_room(self) -> bool:
         """Tell whether more may be sent now."""
@@ -326,8 +344,7 @@ class Arrival:
         stream = self._stream
         try:
             if stream.stopped is not None:
-                end = End(stream.stopped, False, NO_STATS, self._elapsed)
-                stream.send([ending(query.id, end) for query in self._queries[self._next :]])
+                self.end(stream.claim(self, self._queries[self._next :]), stream.stopped)
                 return Outcome.DONE
             if stream.is_busy():
                 self._held = None  # it may take long; the rest will see a newer snapshot
@@ -335,21 +352,34 @@ class Arrival:
             if self._held is None:
                 snapshot = stream.database.index(self._index).snapshot()
                 self._held = Held(snapshot, stream.snapshot_seconds)
-            piece = self._queries[self._next : self._next + MOST_TOGETHER]
-            self._begin(piece, self._held)
-            self._next += len(piece)
         except Exception as error:
-            self._fail(self._queries[self._next :], error)
+            self._fail(stream.claim(self, self._queries[self._next :]), error)
             return Outcome.DONE
-        return Outcome.DONE if self._next == len(self._queries) else Outcome.AGAIN
+        piece = stream.claim(self, self._queries[self._next : self._next + MOST_TOGETHER])
+        self._next += MOST_TOGETHER
+        try:
+            self._begin(piece, self._held)
+        except Exception as error:
+            self._fail(piece, error)
+        return Outcome.DONE if self._next >= len(self._queries) else Outcome.AGAIN
 
     def pause(self) -> bool:
         """Wait for others to get on, unless they have by now."""
         return self._stream.wait(self)
 
-    @property
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._started
+    def cancel(self, query_id: int) -> None:
+        """End a query that waits to begin; the event loop calls this."""
+        self.end(self._stream.claim(self, [self._by_id[query_id]]), "cancelled")
+
+    @functools.cached_property
+    def _by_id(self) -> dict[int, search_pb2.Query]:
+        return {query.id: query for query in self._queries}
+
+    def end(self, queries: Sequence[search_pb2.Query], reason: Reason, error: Exception | None = None) -> None:
+        """End queries that have not begun."""
+        elapsed = time.perf_counter() - self._started
+        ends = [End(reason, False, NO_STATS, elapsed, messages.token_of(query), error) for query in queries]
+        self._stream.send([ending(query.id, end) for query, end in zip(queries, ends, strict=True)])
 
     def _begin(self, piece: Sequence[search_pb2.Query], held: Held) -> None:
         stream, settings = self._stream, held.snapshot.settings
@@ -399,8 +429,7 @@ class Arrival:
         return [pair for query in group for pair in self._read_costs([query], held)]
 
     def _fail(self, queries: Sequence[search_pb2.Query], error: Exception) -> None:
-        end = End("failed", False, NO_STATS, self._elapsed, None, error)
-        self._stream.send([ending(query.id, end) for query in queries])
+        self.end(queries, "failed", error)
 
 
 class OneAnswer(Sink):

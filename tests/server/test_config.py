@@ -1,0 +1,121 @@
+"""What a server can be told, where from, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whamming import InvalidArgumentError
+from whamming.server import Config, load
+from whamming.server.config import PREFIX
+
+OPTIONS: dict[str, Any] = {option.name: option for option in dataclasses.fields(Config)}
+
+
+def test_defaults() -> None:
+    config, settings = load({}, environment={})
+    assert config == Config()
+    assert [setting.name for setting in settings] == list(OPTIONS)
+    assert {setting.source for setting in settings} == {"default"}
+    assert all(setting.help and setting.value == getattr(config, setting.name) for setting in settings)
+    assert config.listen.startswith("127.0.0.1:"), "nobody else can reach it unless it is told so"
+
+
+def test_flags_beat_the_environment_beats_the_file_beats_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "whamming.toml"
+    file.write_text('max_k = 1\nmax_batch = 2\nthreads = 3\ngrace_seconds = 7\nlog_level = "debug"\n')
+    environment = {"WHAMMING_MAX_K": "10", "WHAMMING_MAX_BATCH": "20", "WHAMMING_SLICE_MS": "2.5", "MAX_STREAMS": "9"}
+    config, settings = load({"max_k": 100, "max_batch": None, "unknown": 5}, file, environment)
+    sources = {setting.name: setting.source for setting in settings}
+    assert (config.max_k, sources["max_k"]) == (100, "flag")
+    assert (config.max_batch, sources["max_batch"]) == (20, "environment WHAMMING_MAX_BATCH")
+    assert (config.slice_ms, sources["slice_ms"]) == (2.5, "environment WHAMMING_SLICE_MS")
+    assert (config.threads, sources["threads"]) == (3, f"file {file}")
+    assert (config.log_level, sources["log_level"]) == ("debug", f"file {file}")
+    assert config.grace_seconds == 7.0
+    assert isinstance(config.grace_seconds, float)
+    assert (config.max_streams, sources["max_streams"]) == (Config().max_streams, "default")
+
+
+def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHAMMING_MAX_K", "77")
+    assert load({})[0].max_k == 77
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.metadata["least"] is not None])
+def test_limits_of_numbers(name: str) -> None:
+    least, most = OPTIONS[name].metadata["least"], OPTIONS[name].metadata["most"]
+    kind = type(OPTIONS[name].default)
+    for value in (kind(least), kind(most)):
+        assert getattr(Config(**{name: value}), name) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(InvalidArgumentError, match=rf"{name} = {value}; it must be {least} to {most}"):
+            Config(**{name: kind(value)})
+        with pytest.raises(InvalidArgumentError, match=rf"{name} = "):
+            load({}, environment={PREFIX + name.upper(): str(kind(value))})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_k", "many", r"max_k = 'many' from WHAMMING_MAX_K; it must be a int"),
+        ("max_k", "1.5", r"max_k = '1.5' from WHAMMING_MAX_K"),
+        ("max_k", "", r"max_k = '' from WHAMMING_MAX_K"),
+        ("slice_ms", "nan", r"slice_ms = nan; it must be 0.05 to 1000"),
+        ("slice_ms", "inf", r"slice_ms = inf"),
+        ("log_level", "loud", r"log_level = 'loud'; choose debug, info, warning or error"),
+        ("listen", "7777", r"listen = '7777'; it must be HOST:PORT"),
+        ("listen", ":7777", "it must be HOST:PORT"),
+        ("listen", "localhost:", "it must be HOST:PORT"),
+        ("listen", "localhost:http", "it must be HOST:PORT"),
+        ("listen", "localhost:65536", "it must be HOST:PORT"),
+        ("listen", "localhost:-1", "it must be HOST:PORT"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_name(name: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        load({}, environment={PREFIX + name.upper(): value})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7777", "0.0.0.0:65535", "example.org:1"])
+def test_addresses(listen: str) -> None:
+    assert Config(listen=listen).listen == listen
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "5 ", [5]])
+def test_flags_of_another_type_are_refused(value: Any) -> None:
+    if value == "5 ":
+        assert load({"max_k": value}, environment={})[0].max_k == 5
+    else:
+        with pytest.raises(InvalidArgumentError, match="from --max-k; it must be a int"):
+            load({"max_k": value}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"max_k = ", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; there are: listen, data"),
+        (b"[server]\nmax_k = 5", "unknown options: server"),
+        (b"max_k = 5.5", r"max_k = 5.5 from .*file.toml; it must be a int"),
+        (b"max_k = true", r"max_k = True from .*file.toml; it must be a int"),
+        (b"listen = 7", r"listen = 7 from .*file.toml; it must be a str"),
+        (b"max_k = 0", "max_k = 0; it must be 1 to"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    file = tmp_path / "file.toml"
+    file.write_bytes(text)
+    with pytest.raises(InvalidArgumentError, match=message):
+        load({}, file, {})
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"absent.toml cannot be read"):
+        load({}, tmp_path / "absent.toml", {})
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        load({}, tmp_path, {})

@@ -1,0 +1,90 @@
+"""Progressive for real: on a search that is slow on purpose, the first hit is with the client long before the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.native.examples import make_codes
+from tests.server.collection import Collection, Question
+from tests.server.conversation import COMPLETE, EXHAUSTED, Conversation, Options, Query, reason_of
+from tests.serving import ServerProcess
+from whamming.storage import IndexSettings
+from whamming.v1.search_pb2 import PLAN_PROBE
+
+N, BITS = 30_000, 128
+SLOW = Options(plan=PLAN_PROBE, chunk_size=64)
+"""Thousands of buckets are probed for the whole answer, a few for its beginning."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(slice_ms=0.05) as server:
+        yield server
+        server.check_log()
+
+
+@pytest.fixture(scope="module")
+def docs(server: ServerProcess) -> Iterator[Collection]:
+    with server.stubs() as stubs:
+        docs = Collection(stubs, "docs", IndexSettings(BITS))
+        docs.upsert(np.arange(N, dtype=np.uint64), make_codes("uniform", N, BITS, np.random.default_rng(0)))
+        docs.seal()
+        yield docs
+
+
+def slow_question(docs: Collection) -> Question:
+    """A query at one of the items: that one is proven to be the nearest soon, the others are all far away."""
+    _, codes = docs.packed()
+    rng = np.random.default_rng(1)
+    weights = rng.random(BITS) + 0.5
+    differs = np.unpackbits(codes[7], count=BITS, bitorder="little").astype(bool)
+    table = np.stack([np.where(differs, weights, 0.0), np.where(differs, 0.0, weights)], axis=1)
+    return Question(Query(id=1, code=codes[7].tobytes(), weights=weights.tolist()), table)
+
+
+def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> None:
+    question = slow_question(docs)
+    with Conversation(docs.stubs.search) as talk:
+        start = time.perf_counter()
+        talk.ask(docs.name, [question.query], SLOW)
+        slow = talk.accounts[1]
+        talk.until(lambda: slow.ids)
+        first = time.perf_counter() - start
+        assert slow.end is None
+        assert len(slow.ids) <= SLOW.chunk_size
+        # What is asked after that hit was read is answered before the search that found it ends.
+        talk.ask(docs.name, [docs.question("code", query_id=2).query], Options(k=1))
+        talk.until_ended(2)
+        assert slow.end is None
+        assert reason_of(talk.accounts[2]) == COMPLETE
+        talk.finish()
+    assert reason_of(slow) == EXHAUSTED
+    assert slow.bytes == docs.truth(question).bytes()
+    assert slow.end is not None
+    statistics = slow.end.statistics
+    # The server's clock started when the query had arrived, after ours.
+    assert first < statistics.elapsed_seconds
+    assert statistics.engine_seconds < statistics.elapsed_seconds
+    print(f"first of {N} hits after {1e3 * first:.1f} ms, the last after {1e3 * statistics.elapsed_seconds:.1f} ms")
+
+
+def test_our_client_hands_it_out_at_once(server: ServerProcess, docs: Collection) -> None:
+    question = slow_question(docs)
+    code, weights = np.frombuffer(question.query.code, dtype=np.uint8), np.array(question.query.weights)
+    with whamming.connect(server.address) as database:
+        index = database.index(docs.name)
+        start = time.perf_counter()
+        search = index.search(code, weights=weights, plan="probe")
+        hit = next(search)
+        first = time.perf_counter() - start
+        assert (hit.id, hit.distance) == (7, 0.0)
+        ids, distances = search.all()
+        assert len(ids) == N - 1
+        assert np.concatenate([[hit.distance], distances]).tobytes() == docs.truth(question).distances.tobytes()
+        assert search.lower_bound == np.inf
+        assert first < search.stats.seconds
