@@ -52,7 +52,7 @@ class Checkpoint:
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
             rows = values.pop("rows")
-        except (OSError, ValueError, AttributeError, KeyError):
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
             return None
         return rows if values == self._job and isinstance(rows, int) and rows >= 0 else None
 

@@ -34,8 +34,9 @@ def add(commands: Commands, build: Callable[[], Parser]) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell that is to use it")
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _actions(parser: Parser) -> Iterator[argparse.Action]:
     """Return all arguments of a parser and its commands."""
+    parser.complete()
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

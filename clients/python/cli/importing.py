@@ -15,10 +15,12 @@ from whamming.cli.checkpoint import Checkpoint, Job
 from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyIndex, add_target, opened, target_name
-from whamming.storage import CodesFile, read_codes
+from whamming.storage import CodesFile, Durability, read_codes
 from whamming.storage.errors import from_system
 
-BATCH: Final = 10_000
+BATCH: Final = 50_000
+BATCH_BYTES: Final = 1 << 20
+"""Rows are written so many at a time, or fewer where their codes are so long that it would be more bytes than this."""
 SYNC_SECONDS: Final = 0.5
 """Of an index whose writes are acknowledged before they are on disk, how often an import waits for the disk."""
 
@@ -38,7 +40,7 @@ rows are on disk is kept beside FILE until it is done."""
 
 EXAMPLE = """\
 whamming import docs codes.npy
-whamming import docs more.fvecs --first-id 1000000 --batch 50000"""
+whamming import docs more.fvecs --first-id 1000000 --batch 1000"""
 
 
 def add(commands: Commands) -> None:
@@ -46,8 +48,8 @@ def add(commands: Commands) -> None:
     parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
     parser.add_argument("name", metavar="NAME", help="an index")
     parser.add_argument("file", metavar="FILE", help="a file of codes")
-    text = f"rows to write at once (default {BATCH:,})"
-    parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), default=BATCH, help=text)
+    text = f"rows to write at once (default {BATCH:,}, or fewer if codes are long)"
+    parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help=text)
     text = "id of the first row, if the file has no ids (default 0)"
     parser.add_argument("--first-id", metavar="ID", type=whole(0, 2**64 - 1), default=0, help=text)
     text = "where to keep how far it has come (default FILE.NAME.checkpoint)"
@@ -70,9 +72,10 @@ def import_file(args: argparse.Namespace) -> None:
         index = database.index(args.name)
         file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=args.first_id)
         start = 0 if args.restart else _resumed(index, file, checkpoint)
+        batch = args.batch or min(BATCH, BATCH_BYTES // (8 + index.settings.code_bytes))
         began = time.perf_counter()
         with items_bar(f"import {args.name}", file.count, start) as bar:
-            _Import(index, file, checkpoint, bar).run(start, args.batch)
+            _Import(index, file, checkpoint, bar).run(start, batch)
         seconds = time.perf_counter() - began
     checkpoint.remove()
     rate = (file.count - start) / max(seconds, 1e-9)
@@ -121,8 +124,8 @@ class _Import:
             for piece in self._file.pieces(start, batch):
                 done = piece.first_row + len(piece.ids)
                 sync = not self._lazy or done == self._file.count or self._is_due()
-                durability = "fsync" if sync else "async"
-                self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)  # type: ignore[arg-type]
+                durability: Durability = "fsync" if sync else "async"
+                self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)
                 if sync:
                     self._save(done)
                 self._bar.update(len(piece.ids))

@@ -150,7 +150,7 @@ def drop(args: argparse.Namespace) -> None:
     """Remove an index."""
     with opened(args, write=True) as database:
         held = _count(database, args.name)
-        if not confirm(f"Drop index {args.name!r}{held}?", args.yes):
+        if not confirm(f"drop index {args.name!r}{held}", args.yes):
             raise FailureError(f"index {args.name!r} was not dropped")
         database.drop_index(args.name)
     if args.json:
@@ -171,7 +171,7 @@ def _count(database: AnyDatabase, name: str) -> str:
 
 def _settings_text(settings: IndexSettings) -> str:
     values = settings.to_json()
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value is not None)
 
 
 def _values(index: AnyIndex) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _say_stats(index: AnyIndex, *, as_json: bool) -> None:
         return
     for name in ("disk_bytes", "used_bytes"):
         values[name] = f"{values[name]:,} ({size(values[name])})"
-    say_pairs(index.name, values)
+    say_pairs(index.name, {name: value for name, value in values.items() if value is not None})
 
 
 def _say_segments(index: AnyIndex, *, as_json: bool) -> None:

@@ -93,7 +93,7 @@ def delete(args: argparse.Namespace) -> None:
     ids = read_ids(args.ids)
     with opened(args, write=True) as database:
         index = database.index(args.name)
-        if len(ids) > ASK_FROM and not confirm(f"Delete {len(ids):,} ids from index {args.name!r}?", args.yes):
+        if len(ids) > ASK_FROM and not confirm(f"delete {len(ids):,} ids from index {args.name!r}", args.yes):
             raise FailureError("nothing was deleted")
         for batch in _batches(ids, DELETE_BATCH):
             index.delete(batch)

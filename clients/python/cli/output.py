@@ -29,12 +29,8 @@ def say_json(values: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Tell a person something beside the output."""
-    print(f"whamming: {one_line(text)}", file=sys.stderr, flush=True)
-
-
-def one_line(text: str) -> str:
-    """Return a text as one line."""
-    return " ".join(text.split("\n"))
+    with contextlib.suppress(OSError):  # nobody listens
+        print(f"whamming: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
 
 
 def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -104,11 +100,11 @@ def share_bar(doing: str) -> Iterator[Callable[[float], None]]:
         show(1.0)
 
 
-def confirm(question: str, yes: bool) -> bool:
+def confirm(deed: str, yes: bool) -> bool:
     """Return whether something may be done; a person is asked where ``--yes`` was not given."""
     if yes:
         return True
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can be asked here: add --yes")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"nobody can be asked here whether to {deed}: add --yes")
+    print(f"{deed[0].upper()}{deed[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -35,10 +35,24 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Options are not abbreviated, so that scripts go on working when others are added."""
 
+    fill: Callable[[Parser], None] | None = None
+    """Adds arguments that it takes time to know, when they are needed."""
+
     def __init__(self, **options: Any) -> None:
         """Prepare."""
         options.setdefault("formatter_class", _Formatter)
         super().__init__(allow_abbrev=False, **options)
+
+    def complete(self) -> None:
+        """Have all arguments."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        """Read a command line."""
+        self.complete()
+        return super().parse_known_args(*args, **options)
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""

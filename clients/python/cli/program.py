@@ -64,27 +64,29 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default this process's; returns the exit code."""
     try:
-        code = _run(argv)
-        sys.stdout.flush()
-        return code
+        return _run(argv)
+    except BrokenPipeError:
+        return OK  # who reads the output has seen enough
     except KeyboardInterrupt as interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever presses it again does not want to wait
         note(str(interrupt) or "interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Who reads has seen enough. What is left in the buffer must not be flushed into the broken pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     except Exception as error:
         if os.environ.get("WHAMMING_DEBUG"):
             raise
         note(f"error: {_explain(error)}")
-        return USAGE if isinstance(error, UsageError) else UNREACHABLE if _unreachable(error) else FAILED
+        return _code(error)
+    finally:
+        _flush()
 
 
 def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
-    args = parser.parse_args(argv)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit:  # --help and --version have been printed
+        sys.stdout.flush()
+        return OK
     if args.command is None:
         parser.print_help(sys.stderr)
         return USAGE
@@ -92,12 +94,23 @@ def _run(argv: Sequence[str] | None) -> int:
     return OK
 
 
-def _unreachable(error: Exception) -> bool:
-    return isinstance(error, UnavailableError)
+def _flush() -> None:
+    """Write what is left of the output; what cannot be written is dropped, or Python would complain of it at exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, UsageError):
+        return USAGE
+    return UNREACHABLE if isinstance(error, UnavailableError) else FAILED
 
 
 def _explain(error: Exception) -> str:
     """Return what an error says, and of one that nobody foresaw, what it is and how to find out more."""
-    if isinstance(error, WhammingError | OSError):
-        return str(error)
+    if isinstance(error, WhammingError | OSError | MemoryError):
+        return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error}; this is a bug: run it with WHAMMING_DEBUG=1 and report what it shows"

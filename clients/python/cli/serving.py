@@ -7,11 +7,13 @@ import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 from whamming.cli.output import say, say_json
-from whamming.cli.parser import Commands, add_json
-from whamming.server.config import Config, load
+from whamming.cli.parser import Commands, Parser, add_json
+
+if TYPE_CHECKING:  # other commands start sooner without the server
+    from whamming.server.config import Config
 
 TEXT = """\
 Every option can also be given in the environment (WHAMMING_MAX_K for --max-k) or in a TOML file (max_k = 1000); flags
@@ -26,11 +28,18 @@ whamming serve --config server.toml --show-config"""
 
 
 def add(commands: Commands) -> None:
-    """Add the command; a flag for each option of a server."""
+    """Add the command."""
     parser = commands("serve", serve, "serve a database by gRPC", text=TEXT, example=EXAMPLE)
     parser.add_argument("--config", metavar="FILE", help="TOML file with options")
     parser.add_argument("--show-config", action="store_true", help="print each option with its source, and stop")
     add_json(parser, "with --show-config: one JSON object, by option")
+    parser.fill = _add_options
+
+
+def _add_options(parser: Parser) -> None:
+    """Add a flag for each option of a server."""
+    from whamming.server.config import Config
+
     group = parser.add_argument_group("options of the server")
     types = get_type_hints(Config)
     metavars = {"listen": "HOST:PORT", "data": "DIR", "log_level": "LEVEL"}
@@ -45,6 +54,8 @@ def add(commands: Commands) -> None:
 
 def serve(args: argparse.Namespace) -> None:
     """Serve until told to stop."""
+    from whamming.server.config import Config, load
+
     flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
     config, settings = load(flags, Path(args.config) if args.config is not None else None)
     if args.show_config and args.json:

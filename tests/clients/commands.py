@@ -1,0 +1,135 @@
+"""The command ``whamming`` as people run it: in a process of its own, some on a terminal; and faster, in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whamming.cli import main
+
+PATIENCE = 30.0
+"""Seconds after which something that should happen is taken not to happen."""
+COMMAND = (sys.executable, "-m", "whamming")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    def ok(self) -> Done:
+        """Expect success, without a word on the error stream."""
+        assert (self.code, self.err) == (0, ""), self
+        return self
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The JSON objects that it printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The only one."""
+        (record,) = self.records
+        return record
+
+    def refused(self, code: int, *words: str) -> None:
+        """Expect a failure told in one line that has some words."""
+        lines = self.err.splitlines()
+        assert self.code == code, self
+        assert len(lines) == 1, self
+        assert lines[0].startswith("whamming: error: "), self
+        assert all(word in lines[0] for word in words), self
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """An environment with nothing of ours in it but some variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WHAMMING_")}
+    return {**kept, "COLUMNS": "100", **variables}
+
+
+def start(*args: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a process of its own."""
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*COMMAND, *map(str, args)], text=True, **{**pipes, "env": environment(), **options})
+
+
+def finish(process: subprocess.Popen[str]) -> Done:
+    """Wait for a command to end."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return Done(process.returncode, out or "", err or "")
+
+
+def run(*args: str | Path, **options: Any) -> Done:
+    """Run a command in a process of its own."""
+    with start(*args, **options) as process:
+        return finish(process)
+
+
+def run_on_terminal(*args: str | Path, answer: str = "") -> tuple[int, str]:
+    """Run a command whose streams are all a terminal; returns its exit code and what was to be seen."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    with start(*args, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        seen = b""
+        end = time.monotonic() + PATIENCE
+        with suppress(OSError):  # the other end is closed
+            while time.monotonic() < end:
+                if select.select([ours], [], [], 0.1)[0]:
+                    seen += os.read(ours, 65_536)
+        os.close(ours)
+        return process.wait(PATIENCE), seen.decode()
+
+
+class Cli:
+    """Runs commands in this process, which takes no time to start."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *args: str | Path) -> Done:
+        self._capsys.readouterr()
+        code = main([*map(str, args)])
+        return Done(code, *self._capsys.readouterr())
+
+    def json(self, *args: str | Path) -> list[dict[str, Any]]:
+        """Run a command that succeeds; returns the JSON objects that it prints."""
+        return self(*args, "--json").ok().records
+
+
+def wait_for(path: Path) -> None:
+    """Wait for a file to appear."""
+    end = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.001)
+
+
+def listening(process: subprocess.Popen[str]) -> str:
+    """The address that a server says it listens on."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), line
+    return line.split()[-1]
+
+
+Target = Sequence[str]
+"""The flags that say where a command works."""

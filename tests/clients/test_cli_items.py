@@ -1,0 +1,148 @@
+"""Items and indexes: ids in every form, questions before something is lost, what is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.clients.commands import Cli, Target, run, run_on_terminal
+from whamming.cli.items import read_ids
+
+
+def test_ids_are_numbers_ranges_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("5\n 7-8 \n\n18446744073709551615"))
+    assert read_ids(["1", "3-4", "-"]).tolist() == [1, 3, 4, 5, 7, 8, 2**64 - 1]
+    assert read_ids(["-"]).tolist() == []
+
+
+def test_items_that_are_missing(cli: Cli, filled: Target, name: str) -> None:
+    done = cli("get", name, "19995-20010", *filled)
+    assert [line.split()[0] for line in done.out.splitlines()] == [str(id_) for id_ in range(19995, 20000)]
+    done.refused(1, f"11 ids of 16 not in index '{name}': 20000, 20001, 20002, 20003, 20004, ...")
+    done = cli("get", name, "3", "20000", "--json", *filled)
+    assert [(record["id"], record["found"]) for record in done.records] == [(3, True), (20000, False)]
+    assert done.code == 1
+
+
+def test_many_large_payloads_are_got(cli: Cli, target: Target, name: str, tmp_path: Path) -> None:
+    data = np.zeros(100 * 65_536, dtype=np.uint8)
+    ends = np.arange(1, 101, dtype=np.uint64) * 65_536
+    np.savez(tmp_path / "items.npz", codes=np.zeros((100, 512), dtype=np.uint8), payload_ends=ends, payload_data=data)
+    cli("create", name, "--bits", "4096", *target).ok()
+    cli("import", name, tmp_path / "items.npz", *target).ok()
+    assert len(cli.json("get", name, "0-99", *target)) == 100
+
+
+def test_more_than_a_thousand_are_not_deleted_unasked(cli: Cli, filled: Target, name: str) -> None:
+    def count() -> int:
+        return int(cli.json("stats", name, *filled)[0]["items"])
+
+    done = run("delete", name, "0-1000", *filled)
+    done.refused(2, f"nobody can be asked here whether to delete 1,001 ids from index '{name}': add --yes")
+    code, seen = run_on_terminal("delete", name, "0-1000", *filled, answer="n\n")
+    assert (code, "[y/N]" in seen, "nothing was deleted" in seen, count()) == (1, True, True, 20_000)
+    code, seen = run_on_terminal("delete", name, "0-1000", *filled, answer="y\n")
+    assert (code, "1,001 ids deleted" in seen, count()) == (0, True, 18_999)
+    assert cli("delete", name, "1001-2000", *filled).ok().out == f"{name}: 1,000 ids deleted\n"
+    assert cli("delete", name, "2001-4000", "--yes", *filled).ok()
+    assert count() == 15_999
+
+
+def test_an_index_is_not_dropped_unasked(cli: Cli, filled: Target, name: str) -> None:
+    cli("drop", name, *filled).refused(2, f"whether to drop index '{name}' with 20,000 items: add --yes")
+    code, seen = run_on_terminal("drop", name, *filled, answer="\n")
+    assert (code, "was not dropped" in seen) == (1, True)
+    code, seen = run_on_terminal("drop", name, *filled, answer="yes\n")
+    assert (code, f"{name}: dropped" in seen) == (0, True)
+    cli("drop", name, "--yes", *filled).refused(1, f"there is no index '{name}'")
+
+
+def test_people_see_tables(cli: Cli, filled: Target, name: str) -> None:
+    head, *rows = cli("list", *filled).ok().out.splitlines()
+    assert head.split() == ["NAME", "ITEMS", "BITS", "SIZE"]
+    assert [name, "20,000", "64"] in [row.split()[:3] for row in rows]
+    lines = [line.split() for line in cli("stats", name, *filled).ok().out.splitlines()]
+    assert lines[0] == [name]
+    assert ["items", "20,000"] in lines
+    assert cli("seal", name, *filled).ok().out.startswith(f"{name}: 20,000 items in 1 segment, ")
+    assert cli("compact", name, *filled).ok().out.startswith(f"{name}: 20,000 items in 1 segment, ")
+    bench = cli("bench", name, "--seconds", "0.1", *filled).ok().out.splitlines()
+    assert bench[0] == f"{name}: 20,000 items of 64 bits, k = 10"
+    assert [line.split("  ")[0] for line in bench[1:]] == ["one by one", "first hit", "in batches"]
+
+
+def test_work_is_seen_on_a_terminal(directory: Path, tmp_path: Path) -> None:
+    for words, bar in (
+        (("compact", "docs", "--data", directory), "compact docs: 100%"),
+        (("verify", "--data", directory), "verify: 100%"),
+        (("restore", directory, tmp_path / "back"), "check the backup: 100%"),
+    ):
+        code, seen = run_on_terminal(*words)
+        assert (code, bar in seen) == (0, True), seen
+
+
+def test_indexes_that_exist(cli: Cli, target: Target, name: str) -> None:
+    make = ("create", name, "--bits", "64", *target)
+    assert cli(*make).ok().out.startswith(f"{name}: bits 64, bit order little, tables single")
+    cli(*make).refused(1, f"there is an index '{name}' already")
+    cli(*make, "--exist-ok").ok()
+    cli(*make, "--exist-ok", "--tables", "none").refused(1, "already")
+
+
+def test_refusals(cli: Cli, target: Target, name: str) -> None:
+    cli("create", name, "--bits", "0", *target).refused(2, "--bits: 0; it must be 1 to 4096")
+    cli("create", name, *target).refused(2, "--bits", "whamming create --help")
+    cli("create", "-x", "--bits", "8", *target).refused(2, "NAME")
+    cli("create", "a/b", "--bits", "8", *target).refused(1, "index name 'a/b'; use 1 to 128 letters")
+    cli("create", name, "--bits", "8", "--tables", "some", *target).refused(2, "'some'", "'single', 'multi', 'none'")
+    cli("create", name, "--bits", "8", *target).ok()
+    for bad in ("x", "-5", "5-3", "1.5", str(2**64), "0-", "٣"):
+        cli("get", name, bad, *target).refused(2)
+    cli("get", name, "0-10000000", *target).refused(2, "10,000,001 ids; at most 10,000,000")
+    cli("delete", name, *target).refused(2, "ID")
+    cli("export", name, "x.txt", *target).refused(1, "suffix '.txt'; export to .npz or .npy")
+    cli("export", name, "/none/such/x.npz", *target).refused(1, "cannot be used", "No such file")
+    cli("bench", name, *target).refused(1, "has no items to make queries of: import some")
+    cli("bench", name, "--seconds", "0", *target).refused(2, "--seconds: '0'; it must be a number greater than 0")
+    for command in ("stats", "seal", "compact", "bench"):
+        cli(command, "none-such", *target).refused(1, "there is no index 'none-such'")
+
+
+def test_directories(cli: Cli, directory: Path, tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    for words in (("list",), ("stats",), ("seal", "docs"), ("verify",), ("backup", tmp_path / "copy")):
+        cli(*words, "--data", none).refused(1, f"there is no database at {none}", "whamming create")
+    assert not none.exists()
+    cli("list", "--data", ":memory:").refused(2, "--data :memory: would be gone")
+    cli("list", "--data", tmp_path).refused(1, "is not a Whamming database")
+    cli("backup", "--data", directory, directory).refused(1, "inside of the database")
+    cli("backup", "--data", directory, tmp_path).refused(1, "exists; give a path that does not")
+    cli("restore", none, tmp_path / "back").refused(1, f"there is no backup at {none}")
+    cli("verify").refused(2, "--data")
+    with whamming.open(directory):
+        cli("seal", "docs", "--data", directory).refused(1, "another process has", "--server")
+        assert cli.json("list", "--data", directory)[0]["items"] == 20_000
+
+
+def test_damage_is_found(cli: Cli, directory: Path, tmp_path: Path) -> None:
+    cli("create", "sound", "--bits", "8", "--data", directory).ok()
+    file = directory / "docs" / "data.mdb"
+    data = bytearray(file.read_bytes())
+    half = len(data) // 2
+    data[half:] = bytes(255 - byte for byte in data[half:])
+    file.write_bytes(data)
+    done = run("verify", "--data", directory, "--json")
+    done.refused(1, "damaged in", "docs", "whamming restore FROM TO")
+    docs, sound = done.records
+    assert (docs["name"], docs["ok"], sound["name"], sound["ok"]) == ("docs", False, "sound", True)
+    assert docs["problems"]
+    done = cli("verify", "--data", directory)
+    assert done.code == 1
+    assert any(line.startswith("docs: damaged") for line in done.out.splitlines())
+    assert any(line.startswith("sound: ok") for line in done.out.splitlines())
+    cli("restore", directory, tmp_path / "back").refused(1, "is damaged", "nothing was restored")
+    assert not (tmp_path / "back").exists()

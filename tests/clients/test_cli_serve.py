@@ -1,0 +1,90 @@
+"""``whamming serve``: options from flags, environment and file; how it starts and stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.clients.commands import Cli, environment, finish, listening, run, start
+from whamming.server import Config
+
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
+
+
+def test_flags_then_environment_then_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('max_k = 10\nmax_batch = 20\nmax_streams = 30\nlisten = "127.0.0.1:1"\ngrace_seconds = 2\n')
+    variables = environment(WHAMMING_MAX_K="11", WHAMMING_MAX_BATCH="21", WHAMMING_LOG_LEVEL="error")
+    words = ("serve", "--config", file, "--max-k", "12", "--data", "some where", "--show-config")
+    shown = run(*words, "--json", env=variables).ok().record
+    assert list(shown) == [option.name for option in dataclasses.fields(Config)]
+    assert shown["max_k"] == {"value": 12, "source": "flag"}
+    assert shown["data"] == {"value": "some where", "source": "flag"}
+    assert shown["max_batch"] == {"value": 21, "source": "environment WHAMMING_MAX_BATCH"}
+    assert shown["log_level"] == {"value": "error", "source": "environment WHAMMING_LOG_LEVEL"}
+    assert shown["max_streams"] == {"value": 30, "source": f"file {file}"}
+    assert shown["grace_seconds"] == {"value": 2.0, "source": f"file {file}"}
+    assert shown["workers"] == {"value": 1, "source": "default"}
+    text = run(*words, env=variables).ok().out
+    assert tomllib.loads(text) == {name: setting["value"] for name, setting in shown.items()}
+    assert any(line.split() == ["max_k", "=", "12", "#", "flag"] for line in text.splitlines())
+    file.write_text(text)
+    again = run("serve", "--config", file, "--show-config", "--json").ok().record
+    assert {name: setting["value"] for name, setting in again.items()} == tomllib.loads(text)
+
+
+def test_every_option_has_a_flag_and_help(cli: Cli) -> None:
+    text = " ".join(cli("serve", "--help").ok().out.split())
+    for option in dataclasses.fields(Config):
+        assert f"--{option.name.replace('_', '-')} " in text
+        assert option.metadata["help"] in text
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
+    with start(*SERVE, "--data", tmp_path / "data") as process:
+        listening(process)
+        process.send_signal(how)
+        done = finish(process)
+    assert (done.code, done.out) == (0, "")
+    assert "Traceback" not in done.err
+    assert all(" INFO " in line for line in done.err.splitlines())
+    assert done.err
+
+
+def test_an_environment_names_the_server(cli_server: str) -> None:
+    variables = environment(WHAMMING_SERVER=cli_server)
+    assert run("list", "--json", env=variables).ok()
+    run("list", env=environment(WHAMMING_SERVER="here")).refused(2, "WHAMMING_SERVER = 'here'; it must be HOST:PORT")
+
+
+def test_a_server_that_is_not_there(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        run("list", "--server", address, "--timeout", "0.2").refused(3, f"no server answers at {address}", "0.2 s")
+    cli("list", "--server", "nowhere").refused(2, "--server = 'nowhere'; it must be HOST:PORT")
+    cli("list", "--server", "x:70000").refused(2, "HOST:PORT")
+    cli("list", "--server", "x:1", "--data", "y").refused(2, "not allowed with")
+
+
+def test_what_cannot_be_served(cli: Cli, cli_server: str, tmp_path: Path) -> None:
+    run("serve", "--listen", cli_server, "--data", tmp_path / "data", "--log-level", "error").refused(
+        1, f"{cli_server} cannot be listened on", "--listen"
+    )
+    with start(*SERVE, "--data", tmp_path / "taken", "--log-level", "error") as process:
+        listening(process)
+        run(*SERVE, "--data", tmp_path / "taken", "--log-level", "error").refused(1, "writing to", "taken")
+        process.send_signal(signal.SIGTERM)
+        assert finish(process).ok()
+    cli("serve", "--listen", "7777").refused(1, "listen = '7777'; it must be HOST:PORT")
+    cli("serve", "--max-k", "0").refused(1, "max_k = 0; it must be 1 to")
+    cli("serve", "--max-k", "many").refused(2, "--max-k", "'many'")
+    cli("serve", "--config", tmp_path / "none.toml").refused(1, "none.toml cannot be read")
+    (tmp_path / "bad.toml").write_text("max_q = 1")
+    cli("serve", "--config", tmp_path / "bad.toml").refused(1, "unknown options: max_q; there are: listen, data")

@@ -1,0 +1,110 @@
+"""The command as such: help that teaches, exit codes, completion, output that cannot be written."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whamming
+from tests.clients.commands import Cli, finish, run, start
+from whamming.cli import build_parser
+from whamming.cli.parser import Parser
+
+COMMANDS = [
+    *("serve", "create", "list", "stats", "seal", "compact", "drop", "import", "search", "get", "delete", "export"),
+    *("backup", "restore", "verify", "bench", "completion"),
+]
+
+
+def commands() -> dict[str, Parser]:
+    (group,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(group.choices)
+
+
+def test_every_command_teaches(cli: Cli) -> None:
+    assert list(commands()) == COMMANDS
+    for name, parser in commands().items():
+        parser.complete()
+        text = cli(name, "--help").ok().out
+        assert f"whamming {name}" in text.partition("example:")[2]
+        for action in parser._actions:
+            assert action.help, (name, action)
+    top = run("--help").ok().out
+    for code in ("0 ", "1 ", "2 ", "3 ", "130 "):
+        assert f"\n  {code}" in top
+    assert all(f"\n    {name}" in top for name in COMMANDS)
+    assert "WHAMMING_SERVER" in top
+
+
+def test_versions_and_nothing_at_all(cli: Cli) -> None:
+    assert cli("--version").ok().out == f"whamming {whamming.__version__}\n"
+    done = cli()
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("usage: whamming")
+    cli("dance").refused(2, "'dance'", "choose from", "'search'")
+    cli("list", "--jso").refused(2, "--jso")
+
+
+def test_the_installed_command() -> None:
+    command = shutil.which("whamming", path=Path(sys.executable).parent)
+    assert command is not None
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"whamming {whamming.__version__}\n"
+
+
+def test_output_that_cannot_be_written(directory: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        run("list", "--json", "--data", directory, stdout=full).refused(1, "No space left on device")
+    with start("--help") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.stderr.read(), process.wait()) == ("", 0)
+    with start("list", "--data", directory, preexec_fn=lambda: os.close(1), stdout=None) as process:
+        assert finish(process).ok()
+
+
+def test_what_nobody_foresaw_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oh\ndear")
+
+    monkeypatch.setattr("whamming.open", broken)
+    cli("list", "--data", tmp_path).refused(1, "ZeroDivisionError: oh dear; this is a bug", "WHAMMING_DEBUG=1")
+    monkeypatch.setenv("WHAMMING_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli("list", "--data", tmp_path)
+
+
+COMPLETE = """
+whamming_try() {
+    COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; COMPREPLY=()
+    $(complete -p whamming | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    echo "${COMPREPLY[*]}"
+}
+"""
+
+
+def test_completion_in_bash(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "codes.npy").touch()
+    (tmp_path / "folder").mkdir()
+    script = cli("completion", "bash").ok().out + COMPLETE
+    for words in ("s", "search docs --pl", "search docs --plan ''", "import docs co", "verify --data f"):
+        script += f"whamming_try whamming {words}\n"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines() == ["serve stats seal search", "--plan", "auto probe sweep", "codes.npy", "folder"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_scripts(cli: Cli, shell: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(cli("completion", shell).ok().out)
+    assert all(name in script.read_text() for name in COMMANDS)
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n", str(script)], check=True)
+    cli("completion", "cmd").refused(2, "'cmd'", "'bash', 'zsh', 'fish'")
