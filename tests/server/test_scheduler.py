@@ -219,35 +219,25 @@ def test_many_long_flows_delay_a_newcomer_by_a_slice_of_each_at_most(single: Sch
 
 
 def test_idling_saves_nothing_up(single: Scheduler) -> None:
-    """A flow that comes back after a pause is not ahead of those that have worked meanwhile."""
-    order: list[str] = []
-    worked = threading.Event()
-
-    def busy_step(seconds: float) -> Outcome:
-        busy(0.002)
-        order.append("busy")
-        worked.set()
-        return Outcome.DONE if order.count("back") >= 10 else Outcome.AGAIN
-
-    def back_step(seconds: float) -> Outcome:
-        busy(0.002)
-        order.append("back")
-        return Outcome.DONE if order.count("back") >= 10 else Outcome.AGAIN
-
-    idle = Flow()
+    """A flow that comes back after a pause is level with the one at work, not ahead of it."""
+    idle, working = Flow(), Flow()
     first = counted(1)
     single.submit(idle, first)
     assert first.ended.wait(20)
-    worker = Script(busy_step)
-    single.submit(Flow(), worker)
-    assert worked.wait(20)
-    wait_until(lambda: order.count("busy") >= 20)
-    come_back = Script(back_step)
-    single.submit(idle, come_back)
-    assert come_back.ended.wait(20)
-    assert worker.ended.wait(20)
-    turns = order[order.index("back") :]
-    assert turns[:10].count("busy") >= 2, turns
+    levels: list[tuple[float, float]] = []
+
+    def work(seconds: float) -> Outcome:
+        busy(0.0005)
+        if job.steps == 20:
+            single.submit(idle, counted(1))
+            levels.append((idle.used, working.used))
+        return Outcome.DONE if job.steps == 20 else Outcome.AGAIN
+
+    job = Script(work)
+    single.submit(working, job)
+    assert job.ended.wait(20)
+    ((idled, worked),) = levels
+    assert idled == worked > 0
 
 
 def test_a_job_that_pauses_waits_to_be_handed_in(single: Scheduler) -> None:
