@@ -402,7 +402,11 @@ class LmdbStore(SegmentedStore):
         with self._held() as env:
             stat = env.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
-        return (self._path / "data.mdb").stat().st_size, pages * stat["psize"]
+        try:
+            size = (self._path / "data.mdb").stat().st_size
+        except FileNotFoundError:  # the index has been dropped; the file is still there for who has it open
+            size = 0
+        return size, pages * stat["psize"]
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Check the pages' structure and every record's checksum."""

@@ -7,16 +7,18 @@ import gc
 import time
 import weakref
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from whamming.server import Config, Server
 from whamming.server.scheduler import Flow, Outcome, Scheduler
 from whamming.server.services import IndexService, Storage
-from whamming.storage import Database
+from whamming.storage import Database, open_database
 from whamming.v1 import index_pb2, index_pb2_grpc
 
 
@@ -81,6 +83,17 @@ async def test_lists_indexes_while_one_is_dropped() -> None:
         page = await service.ListIndexes(request, None)
         assert [index.name for index in page.indexes] == ["z"]
         assert not page.next_page_token
+
+
+def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> None:
+    """GetIndex failed with INTERNAL where the index was dropped at the right moment: its file was gone."""
+    with open_database(tmp_path / "data") as writer:
+        writer.create_index("docs", 8).upsert([1, 2], np.zeros((2, 1), dtype=np.uint8))
+        with open_database(tmp_path / "data", mode="r") as reader:
+            index = reader.index("docs")
+            writer.drop_index("docs")
+            stats = index.stats()
+    assert (stats.items, stats.disk_bytes) == (2, 0)
 
 
 class DoneAtOnce:
