@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
@@ -25,13 +26,6 @@ PATIENCE = 30.0
 """Seconds after which something that should happen is taken not to happen."""
 COMPLAINTS = ("Traceback", "unforeseen", "a job failed", "never retrieved", "never awaited", "was destroyed")
 """What a healthy server does not log."""
-_SERVE = """
-import json, logging, sys
-from whamming.server import load, serve
-config, _ = load(json.loads(sys.argv[1]), environment={})
-logging.basicConfig(level=config.log_level.upper())
-serve.run(config, lambda address: print("listening on", address, flush=True))
-"""
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:
@@ -71,7 +65,8 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start; again on the same port, if it has been running before."""
-        command = [sys.executable, "-c", _SERVE, json.dumps({"listen": self.address, **self._options})]
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
+        command = [sys.executable, "-m", "whamming", "serve", "--listen", self.address, *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
@@ -129,6 +124,35 @@ class ServerProcess:
         """Connect without our client."""
         with grpc.insecure_channel(self.address, options=list(options.items())) as channel:
             yield Stubs(channel)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a rich status says to programs."""
+
+    message: str
+    reason: str
+    field: str
+    """Empty: none is at fault."""
+    retry_seconds: float
+    """0: trying again is of no use."""
+
+
+def details_of(error: grpc.RpcError) -> Details:
+    """Read a status that a call ended with; the parts that carry the code and the message agree."""
+    status = rpc_status.from_call(error)
+    assert status is not None, f"no details: {error.code()}, {error.details()}"
+    info, fault, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    kinds = [detail.TypeName() for detail in status.details]
+    assert len(set(kinds)) == len(kinds)
+    for detail in status.details:
+        assert detail.Unpack(info) or detail.Unpack(fault) or detail.Unpack(retry), kinds
+    assert info.domain == "whamming"
+    fields = [violation.field for violation in fault.field_violations]
+    assert len(fields) <= 1
+    assert all(violation.description == status.message for violation in fault.field_violations)
+    delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return Details(status.message, info.reason, fields[0] if fields else "", delay)
 
 
 class Stubs:
