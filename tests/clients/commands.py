@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,11 +115,11 @@ class Cli:
         return self(*args, "--json").ok().records
 
 
-def wait_for(path: Path) -> None:
-    """Wait for a file to appear."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what happens elsewhere."""
     end = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not appear"
+    while not condition():
+        assert time.monotonic() < end, f"it did not happen within {PATIENCE:.0f} seconds"
         time.sleep(0.001)
 
 

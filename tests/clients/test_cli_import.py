@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import whamming
-from tests.clients.commands import Cli, Target, finish, run, run_on_terminal, start, wait_for
+from tests.clients.commands import Cli, Target, finish, run, run_on_terminal, start, wait_until
 
 N, BITS = 300, 24
 VECTORS = np.random.default_rng(3).standard_normal((N, BITS)).astype(np.float32)
@@ -70,16 +70,19 @@ def test_ids_beside_the_codes_and_back(cli: Cli, target: Target, name: str, tmp_
 
 
 def broken_off(file: Path, name: str, target: Target, how: int) -> tuple[Any, Path, int]:
-    """Start an import in small batches and end it after its first checkpoint; returns what it said, its checkpoint,
-    and how many rows that counts."""
+    """Start an import in small batches and end it when it has kept some; returns what it said, its checkpoint, and how
+    many rows that counts."""
     checkpoint = file.with_name(f"{file.name}.{name}.checkpoint")
-    with start("import", name, file, "--batch", "5", *target) as process:
-        wait_for(checkpoint)
+
+    def rows() -> int:
+        return int(json.loads(checkpoint.read_text())["rows"]) if checkpoint.exists() else 0
+
+    with start("import", name, file, "--batch", "2", *target) as process:
+        wait_until(lambda: rows() >= 4)
         process.send_signal(how)
         done = finish(process)
-    rows = json.loads(checkpoint.read_text())["rows"]
-    assert 0 < rows < 20_000
-    return done, checkpoint, rows
+    assert 4 <= rows() < 20_000
+    return done, checkpoint, rows()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -203,8 +206,8 @@ def test_a_lazy_index_is_on_disk_in_the_end(cli: Cli, codes: Path) -> None:
     assert done["rows"] == len(stored(data)) == 20_000
 
 
-def test_progress_on_a_terminal(codes: Path, target: Target, name: str) -> None:
-    run("create", name, "--bits", "64", *target).ok()
+def test_progress_on_a_terminal(cli: Cli, codes: Path, target: Target, name: str) -> None:
+    cli("create", name, "--bits", "64", *target).ok()
     code, seen = run_on_terminal("import", name, codes, *target)
     assert code == 0
     assert f"import {name}: 100%" in seen

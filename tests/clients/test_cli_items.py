@@ -41,7 +41,7 @@ def test_more_than_a_thousand_are_not_deleted_unasked(cli: Cli, filled: Target, 
     def count() -> int:
         return int(cli.json("stats", name, *filled)[0]["items"])
 
-    done = run("delete", name, "0-1000", *filled)
+    done = cli("delete", name, "0-1000", *filled)
     done.refused(2, f"nobody can be asked here whether to delete 1,001 ids from index '{name}': add --yes")
     code, seen = run_on_terminal("delete", name, "0-1000", *filled, answer="n\n")
     assert (code, "[y/N]" in seen, "nothing was deleted" in seen, count()) == (1, True, True, 20_000)

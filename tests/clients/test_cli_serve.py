@@ -57,10 +57,10 @@ def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
     assert done.err
 
 
-def test_an_environment_names_the_server(cli_server: str) -> None:
-    variables = environment(WHAMMING_SERVER=cli_server)
-    assert run("list", "--json", env=variables).ok()
-    run("list", env=environment(WHAMMING_SERVER="here")).refused(2, "WHAMMING_SERVER = 'here'; it must be HOST:PORT")
+def test_an_environment_names_the_server(cli: Cli, cli_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("list", "--json", env=environment(WHAMMING_SERVER=cli_server)).ok()
+    monkeypatch.setenv("WHAMMING_SERVER", "here")
+    cli("list").refused(2, "WHAMMING_SERVER = 'here'; it must be HOST:PORT")
 
 
 def test_a_server_that_is_not_there(cli: Cli) -> None:

@@ -35,7 +35,7 @@ def test_every_command_teaches(cli: Cli) -> None:
         assert f"whamming {name}" in text.partition("example:")[2]
         for action in parser._actions:
             assert action.help, (name, action)
-    top = run("--help").ok().out
+    top = cli("--help").ok().out
     for code in ("0 ", "1 ", "2 ", "3 ", "130 "):
         assert f"\n  {code}" in top
     assert all(f"\n    {name}" in top for name in COMMANDS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,6 +44,7 @@ class Checkpoint:
     def __init__(self, path: Path, job: Job) -> None:
         """Name it; nothing is read or written yet."""
         self.path = path
+        self._new = path.with_name(f".{path.name}.new")
         self._job = asdict(job)
 
     def rows(self) -> int | None:
@@ -58,13 +58,10 @@ class Checkpoint:
 
     def save(self, rows: int) -> None:
         """Say how many rows are done."""
-        new = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
-        try:
-            new.write_text(json.dumps({**self._job, "rows": rows}), encoding="utf-8")
-            new.replace(self.path)
-        finally:
-            new.unlink(missing_ok=True)
+        self._new.write_text(json.dumps({**self._job, "rows": rows}), encoding="utf-8")
+        self._new.replace(self.path)
 
     def remove(self) -> None:
         """All is done."""
+        self._new.unlink(missing_ok=True)  # left by an import that was killed
         self.path.unlink(missing_ok=True)
