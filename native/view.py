@@ -188,7 +188,7 @@ class View:
             found_count = int(counts[0])
             return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
         if columns < k:
-            ids, distances = _padded(ids, k, np.iinfo(np.uint64).max), _padded(distances, k, np.inf)
+            ids, distances = padded(ids, k, np.iinfo(np.uint64).max), padded(distances, k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
     def cursor(
@@ -255,16 +255,16 @@ class View:
         return stats
 
 
-def _padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
+def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
     """Return rows of k columns, filled up."""
     if len(rows) * k > MOST_PADDED:
         raise InvalidArgumentError(
             f"k = {k} for {len(rows)} queries of an index with {rows.shape[1]} items: the answer would be padded to "
             f"{len(rows) * k} numbers, at most {MOST_PADDED}; ask for fewer"
         )
-    padded = np.full((len(rows), k), filling, dtype=rows.dtype)
-    padded[:, : rows.shape[1]] = rows
-    return padded
+    wide = np.full((len(rows), k), filling, dtype=rows.dtype)
+    wide[:, : rows.shape[1]] = rows
+    return wide
 
 
 def check_threads(threads: int | None) -> int:

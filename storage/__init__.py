@@ -11,6 +11,7 @@
 
 from whamming.storage.contents import Items, Snapshot
 from whamming.storage.database import Database, open_database, restore
+from whamming.storage.encoders import Encoder, Form, Kind, Training, load_encoder
 from whamming.storage.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -22,8 +23,10 @@ from whamming.storage.errors import (
     StorageFullError,
     WriterBusyError,
 )
+from whamming.storage.fitting import fit
+from whamming.storage.reranking import Rerank
 from whamming.storage.rows import Rows, WriteBatch
-from whamming.storage.settings import BitOrder, Durability, IndexSettings
+from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
 from whamming.storage.stored_index import Search, StoredIndex
 from whamming.storage.transfer import CodesFile, ItemsIndex, Piece, export_items, import_items, read_codes
@@ -37,13 +40,19 @@ __all__ = [
     "CorruptStoreError",
     "Database",
     "Durability",
+    "Encoder",
+    "Form",
     "FormatError",
     "IndexSettings",
     "Items",
     "ItemsIndex",
+    "KeptVectors",
+    "Kind",
+    "Metric",
     "NotFoundError",
     "Piece",
     "ReadOnlyError",
+    "Rerank",
     "Rows",
     "Search",
     "Snapshot",
@@ -52,11 +61,14 @@ __all__ = [
     "Store",
     "StoreStats",
     "StoredIndex",
+    "Training",
     "VerifyReport",
     "WriteBatch",
     "WriterBusyError",
     "export_items",
+    "fit",
     "import_items",
+    "load_encoder",
     "open_database",
     "read_codes",
     "restore",

@@ -5,6 +5,7 @@
     data/whamming.json      says that the directory is ours, and its format
     data/writer.lock        held by the process that writes
     data/docs/data.mdb      the index "docs"
+    data/docs/encoder       what makes its codes of vectors, if it has an encoder
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import uuid
 from pathlib import Path
 from typing import IO, Final, Literal, Self
 
+from numpy.typing import ArrayLike
+
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
+from whamming.storage.encoders import Encoder, Kind
 from whamming.storage.errors import (
     NO_ROOM,
     AlreadyExistsError,
@@ -32,9 +36,19 @@ from whamming.storage.errors import (
     from_system,
 )
 from whamming.storage.files import sync, try_lock, unlock
-from whamming.storage.settings import BitOrder, Durability, IndexSettings, check_choice, check_name, is_name
+from whamming.storage.fitting import fit
+from whamming.storage.settings import (
+    BitOrder,
+    Durability,
+    IndexSettings,
+    KeptVectors,
+    Metric,
+    check_choice,
+    check_name,
+    is_name,
+)
 from whamming.storage.store import Progress, VerifyReport, backend, share_of
-from whamming.storage.stored_index import StoredIndex
+from whamming.storage.stored_index import ENCODER_FILE, StoredIndex
 
 FORMAT: Final = 1
 _MARK: Final = "whamming.json"
@@ -163,36 +177,64 @@ class Database:
     def create_index(
         self,
         name: str,
-        bits: int,
+        bits: int | None = None,
         *,
         bit_order: BitOrder = "little",
         tables: Tables = "single",
         buckets: Buckets = "compact",
         durability: Durability = "fsync",
+        encoder: Kind | Encoder | None = None,
+        dim: int | None = None,
+        train: ArrayLike | None = None,
+        seed: int = 0,
+        centre: bool | None = None,
+        keep_vectors: KeptVectors | None = None,
+        metric: Metric = "l2",
         exist_ok: bool = False,
     ) -> StoredIndex:
-        """Make an index for codes of so many bits; see :class:`IndexSettings`.
+        """Make an index. Raises :class:`AlreadyExistsError`.
 
-        ``exist_ok``: return the index that exists if it has the same settings. Raises :class:`AlreadyExistsError`.
+        Parameters
+        ----------
+        bits : length of the codes; an encoder may tell.
+        bit_order, tables, buckets, durability : see :class:`IndexSettings`.
+        encoder : to bring vectors rather than codes: ``"sign"``, ``"lsh"`` or ``"itq"``, fitted now, or one that
+            :func:`whamming.storage.fit` or :func:`whamming.storage.load_encoder` gave.
+        dim, train, seed, centre : what :func:`whamming.storage.fit` is to know; ``train`` is its sample.
+        keep_vectors : keep them with the items, as ``"float16"`` or ``"int8"``, so that a search can rank hits again.
+        metric : by which it then does: ``"l2"``, ``"cosine"`` or ``"inner"``.
+        exist_ok : return the index that exists if it has the same settings and encoder; of one that would have to be
+            fitted first, if it has one of that kind, bits and dim.
         """
-        settings = IndexSettings(bits, bit_order, tables, buckets, durability)
         check_name(name)
         with self._lock:
             self._check_writable()
-            if name in self.list_indexes():
-                existing = self.index(name)
-                if exist_ok and existing.settings == settings:
-                    return existing
-                raise AlreadyExistsError(f"there is an index {name!r} already, with {existing.settings}")
+            if not exist_ok:
+                self._check_free(name)
+            fitted = self._same_encoder(name, encoder, bits, dim)
+        if fitted is None:  # takes its time, so without the lock
+            fitted = _fitted(encoder, bits, dim, train, seed, centre)
+        length = fitted.bits if fitted is not None else bits
+        if length is None:
+            raise InvalidArgumentError("bits is missing; say how long codes are")
+        width, mark = (None, None) if fitted is None else (fitted.dim, fitted.fingerprint)
+        settings = IndexSettings(length, bit_order, tables, buckets, durability, width, mark, keep_vectors, metric)
+        with self._lock:
+            self._check_writable()
+            if exist_ok and name in self.list_indexes() and self.index(name).settings == settings:
+                return self.index(name)
+            self._check_free(name)
             if self.path is None:
                 store = self._backend.open(Path(name), settings, read_only=False)
-                self._open[name] = StoredIndex(name, store)
+                self._open[name] = StoredIndex(name, store, fitted)
                 return self._open[name]
             if (self.path / name).exists():
                 raise AlreadyExistsError(f"{self.path / name} is in the way of an index {name!r}; choose another name")
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
                 self._backend.create(new, settings)
+                if fitted is not None:
+                    fitted.save(new / ENCODER_FILE)
                 new.rename(self.path / name)
                 sync(self.path)
             except OSError as error:
@@ -217,7 +259,11 @@ class Database:
                         f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}"
                     )
                 store = self._backend.open(self.path / name, None, read_only=self.read_only)
-                self._open[name] = StoredIndex(name, store)
+                try:
+                    self._open[name] = StoredIndex.at(self.path / name, store)
+                except BaseException:
+                    store.close()
+                    raise
                 if self.read_only:
                     self._pinned[name] = os.open(self.path / name, os.O_RDONLY)
             return self._open[name]
@@ -260,7 +306,7 @@ class Database:
             kept_in = self._store if self._backend.persistent else DEFAULT_STORE
             _prepare(new, "w", True, kept_in)
             for name in names:
-                self.index(name).store.backup(new / name)
+                self.index(name).backup(new / name)
             sync(new)
             new.rename(target)
             sync(target.parent)
@@ -295,6 +341,19 @@ class Database:
                 while self._pinned:
                     os.close(self._pinned.popitem()[1])
 
+    def _check_free(self, name: str) -> None:
+        if name in self.list_indexes():
+            raise AlreadyExistsError(f"there is an index {name!r} already, with {self.index(name).settings}")
+
+    def _same_encoder(
+        self, name: str, encoder: Kind | Encoder | None, bits: int | None, dim: int | None
+    ) -> Encoder | None:
+        """Return the encoder of an index that exists, if it is what a new one would be; called with the lock held."""
+        found = self.index(name).encoder if name in self.list_indexes() else None
+        if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
+            return None
+        return found
+
     def _forget(self, name: str) -> None:
         """Know of an index no more, as if it had never been opened. Called with the lock held."""
         self._open.pop(name, None)
@@ -317,6 +376,28 @@ class Database:
         self._check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+
+
+def _fitted(
+    encoder: Kind | Encoder | None,
+    bits: int | None,
+    dim: int | None,
+    train: ArrayLike | None,
+    seed: int,
+    centre: bool | None,
+) -> Encoder | None:
+    """Return the encoder that a new index is to have."""
+    if encoder is None:
+        if dim is not None or train is not None or centre is not None:
+            raise InvalidArgumentError("dim, train or centre without an encoder; say which: 'sign', 'lsh' or 'itq'")
+        return None
+    if not isinstance(encoder, Encoder):
+        return fit(encoder, train, bits=bits, dim=dim, seed=seed, centre=centre)
+    if train is not None or centre is not None:
+        raise InvalidArgumentError(f"train or centre with {encoder!r}, which is fitted already; leave them out")
+    if bits not in (None, encoder.bits) or dim not in (None, encoder.dim):
+        raise InvalidArgumentError(f"bits = {bits}, dim = {dim} with {encoder!r}; leave them out, the encoder tells")
+    return encoder
 
 
 def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:

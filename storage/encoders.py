@@ -21,10 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import struct
-import uuid
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import Costs, InvalidArgumentError
 from whamming.native.costs import check_bits
 from whamming.storage.errors import CorruptStoreError, FormatError, from_system
+from whamming.storage.files import replacing
+from whamming.storage.records import checked, sealed
 from whamming.storage.settings import check_choice
 from whamming.storage.vectors import as_vectors, blocks, check_dim
 
@@ -180,6 +179,11 @@ class Encoder:
         assert self.matrix is not None
         return float(np.sqrt(np.square(self.matrix, dtype=np.float64).sum(axis=0).max()))
 
+    @cached_property
+    def stretch(self) -> float:
+        """The largest factor by which two vectors' projections are farther apart than the vectors are."""
+        return 1.0 if self.matrix is None else float(np.linalg.norm(self.matrix.astype(np.float64), 2))
+
     # -- costs ---------------------------------------------------------------------------------------------------------
 
     def project(self, vectors: ArrayLike) -> NDArray[np.float64]:
@@ -253,9 +257,7 @@ class Encoder:
         text = json.dumps(values, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         parts = [np.ascontiguousarray(array, dtype=_ARRAYS[name]).tobytes() for name, array in arrays.items()]
-        body = b"".join([text, *parts])
-        bare = _header.pack(b"WHAe", 0, FORMAT, len(text)) + body
-        return _header.pack(b"WHAe", zlib.crc32(bare), FORMAT, len(text)) + body
+        return bytes(sealed(bytearray(b"".join([_header.pack(b"WHAe", 0, FORMAT, len(text)), text, *parts]))))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoder:
@@ -265,12 +267,10 @@ class Encoder:
         """
         if len(data) < _header.size or data[:4] != b"WHAe":
             raise FormatError("these bytes are no encoder: they do not begin with 'WHAe'")
-        _, stored, version, size = _header.unpack_from(data)
+        _, _, version, size = _header.unpack_from(data)
         if version > FORMAT:
             raise FormatError(f"the encoder has format {version}; this version reads up to {FORMAT}: upgrade whamming")
-        found = zlib.crc32(data[8:], zlib.crc32(bytes(4), zlib.crc32(data[:4])))
-        if found != stored:
-            raise CorruptStoreError(f"the encoder has checksum {found:08x} instead of {stored:08x}; restore a backup")
+        checked(data, "the encoder", b"WHAe", _header.size)
         try:
             return cls._parse(data, size)
         except (KeyError, TypeError, ValueError) as error:
@@ -303,17 +303,11 @@ class Encoder:
     def save(self, path: str | Path) -> None:
         """Write the encoder to a file, for :func:`load_encoder`; one that exists is replaced when all is written."""
         target = Path(path)
-        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
         try:
-            with part.open("wb") as file:
+            with replacing(target) as (file,):
                 file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
         except OSError as error:
             raise from_system(error, target) from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 _ARRAYS: Final = {"matrix": "<f4", "offsets": "<f4", "expected": "<f8"}

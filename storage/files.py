@@ -5,8 +5,11 @@ Locks are taken by processes, and by handles of one process likewise. The system
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -35,3 +38,23 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
+    """Open new files that take the place of others when they are whole, the first of them last."""
+    new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
+    try:
+        with contextlib.ExitStack() as closing:
+            files: list[IO[bytes]] = [closing.enter_context(path.open("wb")) for path in new]
+            yield files
+        for part in new:
+            sync(part)
+        if len(paths) > 1:
+            paths[0].unlink(missing_ok=True)  # or, for a moment, it would stand beside what is not its own
+        for part, path in zip(reversed(new), reversed(paths), strict=True):
+            part.replace(path)
+            sync(path.parent)
+    finally:
+        for part in new:
+            part.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ def pack_array(segment: int, name: str, data: memoryview) -> bytearray:
     packed = bytearray(HEADER + data.nbytes)
     packed[HEADER:] = data
     _array_header.pack_into(packed, 0, b"WHAa", 0, segment, data.nbytes, kind)
-    return _sealed(packed)
+    return sealed(packed)
 
 
 def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
@@ -73,16 +73,16 @@ def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
     packed = bytearray(HEADER + dead.nbytes)
     packed[HEADER:] = dead.tobytes()
     _array_header.pack_into(packed, 0, b"WHAt", 0, segment, dead.nbytes, 255)
-    return _sealed(packed)
+    return sealed(packed)
 
 
-def _sealed(packed: bytearray) -> bytearray:
+def sealed(packed: bytearray) -> bytearray:
     """Write the checksum into a record whose bytes 4 to 7 are 0."""
     struct.pack_into("<I", packed, 4, zlib.crc32(packed))
     return packed
 
 
-def _checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
+def checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
     """Return a record as bytes if its checksum holds."""
     view = memoryview(record).cast("B")
     if view.nbytes < header or view[:4] != magic:
@@ -109,13 +109,13 @@ def unpack_array(record: Any, segment: int, name: str) -> memoryview:
 def check_array(record: Any, segment: int, name: str) -> int:
     """Check an array's header and checksum; returns its bytes."""
     unpack_array(record, segment, name)
-    return _checked(record, f"array {name} of segment {segment}", b"WHAa", HEADER).nbytes
+    return checked(record, f"array {name} of segment {segment}", b"WHAa", HEADER).nbytes
 
 
 def unpack_dead(record: Any, segment: int, n: int) -> NDArray[np.uint8]:
     """Return the bitmap of a segment's dead items, a copy."""
     what = f"the tombstones of segment {segment}"
-    view = _checked(record, what, b"WHAt", HEADER)
+    view = checked(record, what, b"WHAt", HEADER)
     _, _, number, size, _ = _array_header.unpack_from(view)
     if number != segment or size != view.nbytes - HEADER or size != (n + 7) // 8:
         raise CorruptStoreError(f"{what} do not fit its {n} items; restore a backup")
@@ -132,13 +132,13 @@ def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
     pieces = [header, batch.deletes.astype("<u8").tobytes(), rows.ids.astype("<u8").tobytes(), rows.codes.tobytes()]
     if payloads is not None:
         pieces += [payloads.ends.astype("<u8").tobytes(), payloads.data.tobytes()]
-    return _sealed(bytearray(b"".join(pieces)))
+    return sealed(bytearray(b"".join(pieces)))
 
 
 def unpack_delta(record: Any, sequence: int, code_bytes: int) -> WriteBatch:
     """Read a write batch back; checks everything."""
     what = f"write {sequence}"
-    view = _checked(record, what, b"WHAd", _delta_header.size)
+    view = checked(record, what, b"WHAd", _delta_header.size)
     _, _, stored, deletes, upserts, size, flags = _delta_header.unpack_from(view)
     expected = _delta_header.size + 8 * deletes + upserts * (8 + code_bytes) + (8 * upserts + size if flags & 1 else 0)
     if stored != sequence or view.nbytes != expected:
@@ -166,12 +166,12 @@ def unpack_delta(record: Any, sequence: int, code_bytes: int) -> WriteBatch:
 def pack_manifest(values: dict[str, Any]) -> bytearray:
     """Return the manifest as a record."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-    return _sealed(bytearray(_manifest_header.pack(b"WHAm", 0, len(text)) + text))
+    return sealed(bytearray(_manifest_header.pack(b"WHAm", 0, len(text)) + text))
 
 
 def unpack_manifest(record: Any) -> dict[str, Any]:
     """Read the manifest back."""
-    view = _checked(record, "the manifest", b"WHAm", _manifest_header.size)
+    view = checked(record, "the manifest", b"WHAm", _manifest_header.size)
     _, _, size = _manifest_header.unpack_from(view)
     if size != view.nbytes - _manifest_header.size:
         raise CorruptStoreError("the manifest has a wrong length; restore a backup")

@@ -13,8 +13,6 @@ floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +27,7 @@ from tqdm import tqdm
 from whamming.native import InvalidArgumentError
 from whamming.native.cursor import as_whole
 from whamming.storage.errors import from_system
-from whamming.storage.files import sync
+from whamming.storage.files import replacing
 from whamming.storage.rows import Payloads, Rows, as_ids
 from whamming.storage.settings import BitOrder, IndexSettings
 
@@ -112,14 +110,14 @@ def _write_npz(target: Path, width: int, pieces: Iterable[Rows]) -> int:
     columns: dict[str, NDArray[Any]] = {"ids": rows.ids, "codes": rows.codes}
     if rows.payloads is not None:
         columns |= {"payload_ends": rows.payloads.ends, "payload_data": rows.payloads.data}
-    with _replacing(target) as (file,):
+    with replacing(target) as (file,):
         np.savez(file, **columns)  # type: ignore[arg-type]
     return len(rows)
 
 
 def _write_npy(target: Path, width: int, pieces: Iterable[Rows]) -> int:
     count = 0
-    with _replacing(target, ids_path(target)) as (codes, ids):
+    with replacing(target, ids_path(target)) as (codes, ids):
         _write_headers(codes, ids, count, width)
         for rows in pieces:
             codes.write(rows.codes.tobytes())
@@ -134,26 +132,6 @@ def _write_headers(codes: IO[bytes], ids: IO[bytes], count: int, width: int) -> 
     for file, dtype, shape in ((codes, "|u1", (count, width)), (ids, "<u8", (count,))):
         file.seek(0)
         np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
-
-
-@contextlib.contextmanager
-def _replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
-    """Open new files that take the place of others when they are whole, the first of them last."""
-    new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
-    try:
-        with contextlib.ExitStack() as closing:
-            files: list[IO[bytes]] = [closing.enter_context(path.open("wb")) for path in new]
-            yield files
-        for part in new:
-            sync(part)
-        if len(paths) > 1:
-            paths[0].unlink(missing_ok=True)  # or, for a moment, it would stand beside what is not its own
-        for part, path in zip(reversed(new), reversed(paths), strict=True):
-            part.replace(path)
-            sync(path.parent)
-    finally:
-        for part in new:
-            part.unlink(missing_ok=True)
 
 
 # -- in --------------------------------------------------------------------------------------------------------------

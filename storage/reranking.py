@@ -1,0 +1,251 @@
+"""Ranking hits again by the vectors that an index keeps.
+
+Two ways, by what is guaranteed:
+
+*a factor*: the k x factor items that are nearest by their codes are ranked by the metric. Exact among these; an item
+that is near by the metric but not among the k x factor nearest by its code is missed.
+
+*exact*: the answer is that of comparing the query with every kept vector. For ``l2`` only, by a bound: where a code's
+bit differs from the query's own, their projections lie on different sides of zero, at least ``|p_i(q)|`` apart. So,
+with costs ``p_i(q)²`` for each such bit and s the largest factor by which the encoder's matrix stretches a vector,
+
+    distance by code  <=  |p(q) - p(x)|²  <=  s² |q - x|²
+
+and a hit is proven once its distance is less than what the search's lower bound leaves for all others. How soon that is
+depends on the data: soon where neighbours are much nearer than the rest, as near-duplicates are; else after many
+items, or all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import Answer, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, StopReason
+from whamming.native.cursor import UNLIMITED, Payloads, as_whole
+from whamming.native.view import padded
+from whamming.storage.contents import Snapshot
+from whamming.storage.encoders import Encoder, Form
+from whamming.storage.kept_vectors import measure
+from whamming.storage.settings import IndexSettings
+from whamming.storage.vectors import as_vectors, blocks
+
+Rerank = int | Literal["exact"]
+"""How hits are ranked again by the kept vectors: of k times so many that are nearest by their codes, or of all."""
+
+MOST_FACTOR: Final = 1_000_000
+_FIRST: Final = 64
+_MOST: Final = 8192
+"""Items that are looked at at a time."""
+_SLACK: Final = 2.0**-40
+"""More than what rounding can make of the costs, the projections and the distances, as a share of their size."""
+
+
+def read_queries(
+    settings: IndexSettings, vectors: ArrayLike | None, rerank: Rerank, form: Form | None
+) -> tuple[NDArray[np.float32], int | None]:
+    """Return the queries' vectors and the factor, None for ``"exact"``, or say what is wrong with either."""
+    assert vectors is not None
+    rows, _ = as_vectors(vectors, settings.dim)
+    queries = np.empty(rows.shape, dtype=np.float32)
+    for first, block in blocks(rows):
+        queries[first : first + len(block)] = block
+    if rerank == "exact":
+        if settings.metric != "l2":
+            raise InvalidArgumentError(
+                f"rerank = 'exact' with the metric {settings.metric!r}; only for 'l2' do codes bound distances: scale "
+                "vectors to length 1, where both give the same order, or rank k x a number"
+            )
+        if form is not None:
+            raise InvalidArgumentError(f"rerank = 'exact' with costs = {form!r}; it has costs of its own")
+        return queries, None
+    return queries, check_factor(rerank)
+
+
+def check_factor(rerank: int) -> int:
+    """Return how many times k items are ranked again."""
+    factor = as_whole("rerank", rerank)
+    if not 1 <= factor <= MOST_FACTOR:
+        raise InvalidArgumentError(f"rerank = {factor}; it must be 1 to {MOST_FACTOR}, or 'exact'")
+    return factor
+
+
+def check_k(k: int) -> int:
+    """Return how many hits are wanted."""
+    count = as_whole("k", k)
+    if not 0 <= count < 2**31:
+        raise InvalidArgumentError(f"k = {count}; it must be 0 to {2**31 - 1}")
+    return count
+
+
+class Bound:
+    """What the lower bound on costs says of the distance of a vector to the query, both in the Euclidean metric."""
+
+    def __init__(self, encoder: Encoder, query: NDArray[np.float32]) -> None:
+        """Take a query ``[dim]``."""
+        projected = encoder.project(query)
+        apart = np.square(projected)
+        ones = projected > 0
+        self.costs = Costs.table(np.stack([np.where(ones, apart, 0), np.where(ones, 0, apart)], axis=-1))
+        self._slack = _SLACK * float(apart.sum())
+        self._stretch = encoder.stretch
+
+    def __call__(self, bound: float) -> float:
+        """Return how near a vector can be whose code costs at least ``bound``."""
+        return math.sqrt(max(0.0, bound - self._slack)) / self._stretch * (1 - _SLACK)
+
+
+class Reranked:
+    """A search whose hits come in order of (distance by the metric, id). One thread at a time may use it."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        query: NDArray[np.float32],
+        cursor: Cursor,
+        *,
+        k: int = UNLIMITED,
+        bound: Bound | None = None,
+        payloads: Payloads | None = None,
+    ) -> None:
+        """Rank all hits of a cursor; or those of one without end, for as long as the bound asks for more."""
+        self._snapshot = snapshot
+        self._query = query
+        self._cursor = cursor
+        self._payloads = payloads
+        self._left = k
+        self._bound = bound
+        self._chunk = _FIRST
+        self._seen = 0
+        self._ranked: list[tuple[float, int]] = []  # a heap
+        self._beyond = -math.inf  # no item that is not among them, and may yet be, is nearer
+
+    def __next__(self) -> Hit:
+        """Return the next hit, as soon as it is certain."""
+        ids, distances = self.next(1)
+        if len(ids) == 0:
+            raise StopIteration
+        kept = b"" if self._payloads is None else self._payloads(ids)[0]
+        return Hit(int(ids[0]), float(distances[0]), kept)
+
+    def next(
+        self, n: int, *, budget: Budget | None = None, eager: bool = False
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out.
+
+        ``eager``: return as soon as at least one is certain.
+        """
+        hits: list[tuple[float, int]] = []
+        while len(hits) < n and self._left and (self._certain if eager and hits else self._advance(budget)):
+            hits.append(heapq.heappop(self._ranked))
+            self._left -= 1
+        return np.array([i for _, i in hits], dtype=np.uint64), np.array([d for d, _ in hits], dtype=np.float64)
+
+    def _advance(self, budget: Budget | None) -> bool:
+        """Look at more items until the first of those ranked is certain; tells whether one is."""
+        while self._beyond < math.inf and not self._certain:
+            ids, _ = self._cursor.next(self._chunk, budget=budget)
+            self._chunk = min(2 * self._chunk, _MOST)
+            self._seen += len(ids)
+            vectors = self._snapshot.vectors(ids)
+            for hit in zip(
+                measure(self._snapshot.settings.metric, self._query, vectors).tolist(), ids.tolist(), strict=True
+            ):
+                heapq.heappush(self._ranked, hit)
+            if self._cursor.exhausted:
+                self._beyond = math.inf
+            elif self._bound is not None:
+                self._beyond = self._bound(self._cursor.lower_bound)
+            if self._cursor.stop in ("budget", "cancelled"):
+                break
+        return self._certain
+
+    @property
+    def _certain(self) -> bool:
+        return bool(self._ranked) and self._ranked[0][0] < self._beyond
+
+    @property
+    def exact(self) -> bool:
+        """Hits are those of comparing the query with every vector: by the bound, or because each was looked at."""
+        return self._bound is not None or self._seen == len(self._snapshot)
+
+    @property
+    def lower_bound(self) -> float:
+        """No item that was not handed out is nearer than this; minus infinity where nothing is known of the others."""
+        if not self.exact:
+            return -math.inf
+        return min(self._ranked[0][0], self._beyond) if self._ranked else self._beyond
+
+    @property
+    def exhausted(self) -> bool:
+        """Every hit that there is has been handed out."""
+        return self._left == 0 or (self._beyond == math.inf and not self._ranked)
+
+    @property
+    def stop(self) -> StopReason:
+        """Why the last :meth:`next` returned."""
+        if self.exhausted:
+            return "exhausted"
+        return "more" if self._certain else self._cursor.stop
+
+    def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the best ``n`` hits that are known but not certain."""
+        best = heapq.nsmallest(min(n, self._left), self._ranked)
+        return np.array([i for _, i in best], dtype=np.uint64), np.array([d for d, _ in best], dtype=np.float64)
+
+    def cancel(self) -> None:
+        """Make the running or next :meth:`next` stop soon. May be called from any thread."""
+        self._cursor.cancel()
+
+    @property
+    def stats(self) -> Stats:
+        """What the search by codes has cost so far."""
+        return self._cursor.stats
+
+    def close(self) -> None:
+        """Free what the search holds. Closing twice is fine."""
+        self._cursor.close()
+
+
+def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer, k: int) -> Answer:
+    """Return the ``k`` hits of each query that are nearest by the metric, of those that were found by their codes."""
+    hits = []
+    for row, (query, count) in enumerate(zip(queries, found.counts.tolist(), strict=True)):
+        ids = found.ids[row, :count]
+        distances = measure(snapshot.settings.metric, query, snapshot.vectors(ids))
+        order = np.lexsort((ids, distances))[:k]
+        hits.append((ids[order], distances[order]))
+    return _answer(hits, k, found.counts == len(snapshot), found.stats)
+
+
+def search_exactly(snapshot: Snapshot, encoder: Encoder, queries: NDArray[np.float32], k: int, plan: Plan) -> Answer:
+    """Return the ``k`` nearest of each query by the metric, all of them proven."""
+    hits, stats = [], []
+    for query in queries:
+        bound = Bound(encoder, query)
+        with snapshot.view.cursor(bound.costs, plan=plan) as cursor:
+            hits.append(Reranked(snapshot, query, cursor, bound=bound).next(k))
+            stats.append(cursor.stats)
+    return _answer(hits, k, np.ones(len(queries), dtype=bool), stats)
+
+
+def _answer(
+    hits: Sequence[tuple[NDArray[np.uint64], NDArray[np.float64]]],
+    k: int,
+    exact: NDArray[np.bool_],
+    stats: Sequence[Stats],
+) -> Answer:
+    counts = np.array([len(ids) for ids, _ in hits], dtype=np.uint64)
+    columns = int(counts.max(initial=0))
+    ids = np.full((len(hits), columns), np.iinfo(np.uint64).max, dtype=np.uint64)
+    distances = np.full((len(hits), columns), np.inf)
+    for row, hit in enumerate(hits):
+        ids[row, : len(hit[0])], distances[row, : len(hit[0])] = hit
+    proven = np.where(exact, counts, 0).astype(np.uint64)
+    ids, distances = padded(ids, k, np.iinfo(np.uint64).max), padded(distances, k, np.inf)
+    return Answer(ids, distances, counts, proven, exact, stats)

@@ -1,0 +1,120 @@
+"""Vectors as bytes, and their distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.native.examples import generated
+from whamming.native import InvalidArgumentError
+from whamming.storage.kept_vectors import measure, pack_vectors, unpack_vectors
+from whamming.storage.rows import Payloads
+from whamming.storage.settings import IndexSettings, KeptVectors, Metric
+
+
+@generated(60)
+@given(
+    rows=st.integers(0, 20),
+    dim=st.integers(1, 9),
+    seed=st.integers(0, 999),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]),
+    dtype=st.sampled_from(["float32", "float16", "float64", "int8", "uint8"]),
+    kind=st.sampled_from(["float16", "int8"]),
+)
+def test_vectors_come_back_as_close_as_the_bytes_allow(
+    rows: int, dim: int, seed: int, scale: float, dtype: str, kind: KeptVectors
+) -> None:
+    rng = np.random.default_rng(seed)
+    given = rng.uniform(-1, 1, (rows, dim)) * scale if dtype.startswith("f") else rng.integers(-128, 128, (rows, dim))
+    given[: rows // 4] = 0
+    vectors = given.astype(dtype) if dtype != "uint8" else np.abs(given).astype(dtype)
+    packed = pack_vectors(vectors, kind)
+    settings = IndexSettings(8, dim=dim, encoder="x", keep_vectors=kind)
+    assert packed.shape == (rows, settings.vector_bytes)
+    back = unpack_vectors(packed, kind)
+    assert back.dtype == np.float32
+    if kind == "float16":
+        assert np.array_equal(back, vectors.astype(np.float32).astype(np.float16).astype(np.float32))
+    elif dtype == "int8":
+        assert np.array_equal(back, vectors)
+    else:
+        largest = np.abs(vectors.astype(np.float64)).max(axis=1, initial=0)
+        assert (np.abs(back - vectors.astype(np.float64)) <= largest[:, None] * (0.51 / 127) + 1e-45).all()
+        assert not back[: rows // 4].any()
+    assert np.array_equal(unpack_vectors(pack_vectors(back, kind), kind), back) or kind == "int8"
+
+
+def test_what_float16_cannot_hold_is_refused() -> None:
+    vectors = np.ones((3, 2), dtype=np.float32)
+    vectors[1, 1] = 1e5
+    with pytest.raises(
+        InvalidArgumentError, match=r"row 1, column 1 is 100000\.0; .*float16 takes at most 65504: scale"
+    ):
+        pack_vectors(vectors, "float16")
+    assert unpack_vectors(pack_vectors(vectors, "int8"), "int8")[1, 1] == pytest.approx(1e5)
+    vectors[1, 1] = np.nan
+    for kind in ("float16", "int8"):
+        with pytest.raises(InvalidArgumentError, match="row 1, column 1 is nan"):
+            pack_vectors(vectors, kind)
+
+
+def test_distances_by_each_metric() -> None:
+    query, vectors = np.array([3, 4], dtype=np.float32), np.array([[3, 4], [-6, -8], [0, 0], [4, -3]], dtype=np.float32)
+    expected: dict[Metric, list[float]] = {
+        "l2": [0, 15, 5, 50**0.5],
+        "inner": [-25, 50, 0, 0],
+        "cosine": [0, 2, 1, 1],
+    }
+    for metric, distances in expected.items():
+        assert measure(metric, query, vectors).tolist() == pytest.approx(distances)
+    assert measure("cosine", np.zeros(2, dtype=np.float32), vectors).tolist() == [1, 1, 1, 1]
+
+
+@generated(60)
+@given(lengths=st.lists(st.integers(0, 5), max_size=12), width=st.integers(1, 6), seed=st.integers(0, 99))
+def test_heads_go_in_front_of_payloads_and_off_again(lengths: list[int], width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    given = [rng.bytes(length) for length in lengths]
+    heads = rng.integers(0, 256, (len(given), width), dtype=np.uint8)
+    both = Payloads.of(given).with_heads(heads)
+    assert [both[i] for i in range(len(both))] == [h.tobytes() + p for h, p in zip(heads, given, strict=True)]
+    bare = both.without_heads(width)
+    assert [bare[i] for i in range(len(bare))] == given
+
+
+@generated(60)
+@given(count=st.integers(1, 12), length=st.integers(0, 5), seed=st.integers(0, 99), other=st.booleans())
+def test_payloads_of_one_length_are_taken_in_another_order(count: int, length: int, seed: int, other: bool) -> None:
+    rng = np.random.default_rng(seed)
+    given = [rng.bytes(length) for _ in range(count)] + ([b"longer one"] if other else [])
+    order: NDArray[Any] = rng.integers(0, len(given), 2 * count)
+    taken = Payloads.of(given).take(order)
+    assert [taken[i] for i in range(len(taken))] == [given[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"keep_vectors": "float32", "dim": 3, "encoder": "x"}, "keep_vectors = 'float32'; choose one of"),
+        ({"keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"metric": "l1", "dim": 3, "encoder": "x"}, "metric = 'l1'; choose one of"),
+        ({"metric": "cosine", "dim": 3, "encoder": "x"}, "metric = 'cosine' without keep_vectors"),
+        ({"dim": 3}, "dim = 3 with the encoder None; an index has both or neither"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        IndexSettings(8, **arguments)
+
+
+def test_settings_without_an_encoder_are_written_as_before_there_were_any() -> None:
+    plain = IndexSettings(8)
+    assert list(plain.to_json()) == ["bits", "bit_order", "tables", "buckets", "durability"]
+    full = IndexSettings(8, dim=3, encoder="x", keep_vectors="int8", metric="cosine")
+    for settings in (plain, full):
+        assert IndexSettings.from_json(settings.to_json()) == settings

@@ -1,0 +1,222 @@
+"""Hits ranked by the vectors themselves, compared with comparing all of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import whamming
+from tests.native.examples import generated
+from whamming import Budget, StoredIndex
+from whamming.native import InvalidArgumentError
+from whamming.storage import Database, KeptVectors, Kind, Metric, Rerank
+from whamming.storage.kept_vectors import measure
+
+
+def filled(
+    db: Database, vectors: NDArray[np.float32], kind: Kind = "itq", bits: int = 12, **options: Any
+) -> StoredIndex:
+    options = {"keep_vectors": "float16"} | options
+    docs = db.create_index("docs", encoder=kind, bits=bits, train=vectors, **options)
+    docs.upsert(np.arange(len(vectors)), vectors=vectors, payloads=[b"%d" % i for i in range(len(vectors))])
+    return docs
+
+
+def make_vectors(rows: int, dim: int, seed: int, spread: float = 1.0) -> NDArray[np.float32]:
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((2 + rows // 20, dim))
+    return np.asarray(
+        centres[rng.integers(0, len(centres), rows)] + spread * rng.standard_normal((rows, dim)), np.float32
+    )
+
+
+def truth(docs: StoredIndex, query: NDArray[np.float32]) -> list[tuple[float, int]]:
+    """All items by (distance, id), comparing the query with every vector as it is kept."""
+    ids = np.arange(len(docs), dtype=np.uint64)
+    vectors = docs.get(ids).vectors
+    assert vectors is not None
+    return sorted(zip(measure(docs.settings.metric, query, vectors).tolist(), ids.tolist(), strict=True))
+
+
+@generated(60)
+@given(
+    kind=st.sampled_from(["sign", "lsh", "itq"]),
+    kept=st.sampled_from(["float16", "int8"]),
+    rows=st.integers(1, 300),
+    spread=st.sampled_from([0.0, 0.01, 1.0]),
+    seed=st.integers(0, 999),
+    k=st.integers(0, 30),
+)
+def test_exact_is_exact(kind: Kind, kept: KeptVectors, rows: int, spread: float, seed: int, k: int) -> None:
+    vectors = make_vectors(rows + 20, 16, seed, spread)
+    with whamming.open() as db:
+        docs = filled(db, vectors, kind, keep_vectors=kept)
+        queries = vectors[:3] + np.float32(0.01)
+        answer = docs.search_batch(vectors=queries, k=k, rerank="exact")
+        for row, query in enumerate(queries):
+            expected = truth(docs, query)[:k]
+            found = list(zip(answer.distances[row].tolist(), answer.ids[row].tolist(), strict=True))
+            assert found == expected + [(math.inf, 2**64 - 1)] * (k - len(expected))
+            hits = docs.search(vector=query, k=k, rerank="exact", payloads=True)
+            assert [(hit.distance, hit.id, hit.payload) for hit in hits] == [(d, i, b"%d" % i) for d, i in expected]
+        assert answer.exact.all()
+        assert answer.proven.tolist() == answer.counts.tolist() == [min(k, rows + 20)] * 3
+
+
+@generated(30)
+@given(kind=st.sampled_from(["sign", "lsh", "itq"]), seed=st.integers(0, 999))
+def test_the_bound_holds_at_every_step(kind: Kind, seed: int) -> None:
+    vectors = make_vectors(200, 16, seed, 0.3)
+    with whamming.open() as db:
+        docs = filled(db, vectors, kind)
+        expected = truth(docs, vectors[0])
+        search = docs.search(vector=vectors[0], rerank="exact")
+        for done, (distance, i) in enumerate(expected):
+            assert search.lower_bound <= distance
+            hit = next(search)
+            assert (hit.distance, hit.id) == (distance, i)
+            if done % 50 == 0:
+                assert search.stats.seconds >= 0
+        assert search.lower_bound == math.inf
+        assert list(search) == []
+
+
+def test_near_duplicates_are_proven_without_looking_at_all_items() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
+    vectors[1:6] = vectors[0] + rng.standard_normal((5, 32)).astype(np.float32) * 0.01
+    with whamming.open() as db:
+        docs = filled(db, vectors, bits=32)
+        looked_at: list[int] = []
+        snapshot = type(docs.snapshot())
+        inner = snapshot.vectors
+
+        def spy(self: Any, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+            looked_at.append(len(ids))
+            return inner(self, ids)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(snapshot, "vectors", spy)
+            hits = list(docs.search(vector=vectors[0], k=6, rerank="exact"))
+        assert {hit.id for hit in hits} == set(range(6))
+        assert sum(looked_at) < 1000
+
+
+@generated(40)
+@given(
+    metric=st.sampled_from(["l2", "cosine", "inner"]),
+    factor=st.integers(1, 40),
+    k=st.integers(0, 30),
+    seed=st.integers(0, 999),
+    form=st.sampled_from([None, "asymmetric", "inner", "symmetric"]),
+)
+def test_a_factor_ranks_so_many_of_the_nearest_codes(metric: Metric, factor: int, k: int, seed: int, form: Any) -> None:
+    vectors = make_vectors(300, 16, seed)
+    with whamming.open() as db:
+        docs = filled(db, vectors, metric=metric)
+        queries = make_vectors(3, 16, seed + 1)
+        answer = docs.search_batch(vectors=queries, k=k, rerank=factor, costs=form)
+        near, _ = docs.search_batch(vectors=queries, k=k * factor, costs=form)
+        for row, query in enumerate(queries):
+            allowed = set(near[row].tolist())
+            expected = [(d, i) for d, i in truth(docs, query) if i in allowed][:k]
+            assert list(zip(answer.distances[row].tolist(), answer.ids[row].tolist(), strict=True)) == expected
+            search = docs.search(vector=query, k=k, rerank=factor, costs=form)
+            hits = list(search)
+            assert [(hit.distance, hit.id) for hit in hits] == expected
+            if k * factor < 300:
+                assert search.lower_bound == -math.inf
+        assert answer.exact.tolist() == [k * factor >= 300] * 3
+        assert answer.proven.tolist() == [k if k * factor >= 300 else 0] * 3
+
+
+def test_ranking_again_finds_neighbours_that_codes_alone_miss() -> None:
+    vectors = make_vectors(3000, 32, 0)
+    queries = vectors[:100] + 0.3 * make_vectors(100, 32, 1)
+    with whamming.open() as db:
+        docs = filled(db, vectors, bits=24)
+        expected = [{i for _, i in truth(docs, query)[:10]} for query in queries]
+
+        def recall(**options: Any) -> float:
+            ids, _ = docs.search_batch(vectors=queries, k=10, **options)
+            return float(np.mean([len(set(row.tolist()) & mine) for row, mine in zip(ids, expected, strict=True)])) / 10
+
+        assert recall() < recall(rerank=4) - 0.2 < recall(rerank=50) - 0.2
+        assert recall(rerank="exact") == 1.0
+
+
+def test_a_budget_breaks_off_and_the_search_goes_on() -> None:
+    vectors = make_vectors(5000, 16, 0)
+    with whamming.open() as db:
+        docs = filled(db, vectors)
+        expected = [i for _, i in truth(docs, vectors[3])[:500]]
+        reranks: tuple[Rerank, ...] = ("exact", 20)
+        for rerank in reranks:
+            search = docs.search(vector=vectors[3], k=500, rerank=rerank)
+            found: list[int] = []
+            while len(found) < 500:
+                ids, _ = search.next(500 - len(found), budget=Budget(candidates=50))
+                found += ids.tolist()
+            assert found == expected
+            search.close()
+        with pytest.raises(InvalidArgumentError, match="a budget with rerank = 'exact'; iterate search"):
+            docs.search_batch(vectors=vectors[:2], rerank="exact", budget=Budget(candidates=1))
+
+
+def test_an_empty_index_has_no_hits() -> None:
+    vectors = make_vectors(50, 16, 0)
+    with whamming.open() as db:
+        docs = db.create_index("docs", encoder="itq", bits=12, train=vectors, keep_vectors="int8")
+        reranks: tuple[Rerank, ...] = ("exact", 3)
+        for rerank in reranks:
+            assert list(docs.search(vector=vectors[0], k=3, rerank=rerank)) == []
+            answer = docs.search_batch(vectors=vectors[:2], k=3, rerank=rerank)
+            assert answer.counts.tolist() == [0, 0]
+            assert answer.ids.shape == (2, 3)
+        assert docs.search_batch(vectors=vectors[:0], k=3, rerank=2).ids.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rerank": 0, "k": 3}, "rerank = 0; it must be 1 to 1000000, or 'exact'"),
+        ({"rerank": 1.5, "k": 3}, r"rerank = 1\.5; it must be a whole number"),
+        ({"rerank": "all", "k": 3}, "rerank = 'all'; it must be a whole number"),
+        ({"rerank": 2}, "rerank = 2 without k; k x 2 items are ranked"),
+        ({"rerank": 2, "k": -1}, "k = -1; it must be 0 to"),
+        ({"rerank": 2, "k": 3, "radius": 1.0}, "rerank goes with a vector, costs and k; leave"),
+        ({"rerank": 2, "k": 3, "after": (1.0, 1)}, "rerank goes with a vector"),
+        ({"rerank": 2, "k": 3, "vector": None}, "rerank goes with a vector"),
+        ({"rerank": 2, "k": 3, "vector": np.ones((2, 16))}, "search takes one query, these are 2"),
+        ({"rerank": 2, "k": 3, "vector": np.ones(5)}, "have 5 components, the encoder takes 16"),
+        ({"rerank": "exact", "vector": np.full(16, np.nan)}, "row 0, column 0 is nan"),
+        ({"rerank": "exact", "costs": "inner"}, "rerank = 'exact' with costs = 'inner'; it has costs of its own"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(options: dict[str, Any], message: str) -> None:
+    vectors = make_vectors(50, 16, 0)
+    with whamming.open() as db:
+        docs = filled(db, vectors)
+        with pytest.raises(InvalidArgumentError, match=message):
+            docs.search(**({"vector": vectors[0]} | options))
+
+
+def test_only_what_is_kept_is_ranked_and_only_what_is_bounded_exactly() -> None:
+    vectors = make_vectors(50, 16, 0)
+    with whamming.open() as db:
+        bare = db.create_index("bare", encoder="itq", bits=12, train=vectors)
+        with pytest.raises(
+            InvalidArgumentError, match="the index 'bare' keeps no vectors; create it with keep_vectors="
+        ):
+            bare.search(vector=vectors[0], k=3, rerank=2)
+        with pytest.raises(InvalidArgumentError, match="keeps no vectors"):
+            bare.snapshot().vectors(np.array([1], dtype=np.uint64))
+        docs = filled(db, vectors, metric="cosine")
+        with pytest.raises(InvalidArgumentError, match="rerank = 'exact' with the metric 'cosine'; only for 'l2'"):
+            docs.search_batch(vectors=vectors, rerank="exact")

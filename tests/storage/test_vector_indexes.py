@@ -1,0 +1,373 @@
+"""Indexes with an encoder: vectors in, answers out, on every store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import whamming
+from tests.storage.conftest import Place
+from whamming.native import Index, InvalidArgumentError
+from whamming.storage import (
+    AlreadyExistsError,
+    CorruptStoreError,
+    Encoder,
+    FormatError,
+    IndexSettings,
+    KeptVectors,
+    Kind,
+    StorageFullError,
+    export_items,
+    fit,
+    import_items,
+    load_encoder,
+    stored_index,
+)
+from whamming.storage.kept_vectors import pack_vectors, unpack_vectors
+
+DIM, BITS = 24, 20
+
+
+def make_vectors(rows: int = 400, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, DIM)).astype(np.float32) + 1
+
+
+@pytest.mark.parametrize("kind", ["sign", "lsh", "itq"])
+@pytest.mark.parametrize("bit_order", ["little", "big"])
+def test_vectors_are_searched_as_their_codes_would_be(place: Place, kind: Kind, bit_order: Any) -> None:
+    vectors, queries = make_vectors(), make_vectors(5, 1)
+    with place.open() as db:
+        docs = db.create_index("docs", bits=BITS, encoder=kind, dim=DIM, train=vectors, bit_order=bit_order)
+        encoder = fit(kind, vectors, bits=BITS)
+        assert docs.encoder is not None
+        assert docs.encoder.fingerprint == encoder.fingerprint == docs.settings.encoder
+        docs.upsert(np.arange(300), vectors=vectors[:300], payloads=[b"%d" % i for i in range(300)])
+        docs.seal()
+        docs.upsert(np.arange(300, 400), vectors=vectors[300:])
+        reference = Index.build(encoder.encode(vectors), BITS)
+        for form in ("asymmetric", "inner", "symmetric", None):
+            expected = reference.search(encoder.costs(queries, form), k=7)
+            answer = docs.search_batch(vectors=queries, costs=form, k=7)
+            assert answer.ids.tolist() == expected.ids.tolist()
+            assert answer.distances.tolist() == expected.distances.tolist()
+            hits = list(docs.search(vector=queries[2], costs=form, k=7))
+            assert [hit.id for hit in hits] == expected.ids[2].tolist()
+        weights = np.linspace(0, 1, BITS)
+        expected = reference.search(encoder.costs(queries, "symmetric", weights=weights), k=7)
+        weighted = docs.search_batch(vectors=queries, costs="symmetric", weights=weights, k=7)
+        assert weighted.ids.tolist() == expected.ids.tolist()
+        ones = np.unpackbits(encoder.encode(vectors[7]), count=BITS, bitorder="little")
+        assert np.array_equal(docs.get([7]).codes[0], np.packbits(ones, bitorder=bit_order))
+        assert docs.get([7]).payloads == [b"7"]
+        assert docs.get([7]).vectors is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "uint8"])
+def test_vectors_of_every_type_are_taken(dtype: str) -> None:
+    vectors = np.abs(make_vectors() * 20).astype(dtype)
+    with whamming.open() as db:
+        docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        docs.upsert(np.arange(400), vectors=vectors)
+        assert docs.encoder is not None
+        assert np.array_equal(docs.get(np.arange(400)).codes, docs.encoder.encode(vectors))
+        assert next(docs.search(vector=vectors[9], costs="symmetric", k=1)).distance == 0
+
+
+# -- the encoder's life ------------------------------------------------------------------------------------------------
+
+
+def test_the_encoder_outlives_the_process(lasting: Place) -> None:
+    vectors = make_vectors()
+    with lasting.open() as db:
+        docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        db.create_index("plain", bits=8)
+        docs.upsert(np.arange(400), vectors=vectors)
+        expected = docs.search_batch(vectors=vectors[:5], k=3)
+        made = docs.encoder
+    assert made is not None
+    for mode in ("w", "r"):
+        with whamming.open(lasting.directory / "db", mode=mode) as db:
+            docs = db.index("docs")
+            assert docs.encoder is not None
+            assert docs.encoder.to_bytes() == made.to_bytes()
+            assert docs.encoder.training == made.training
+            assert docs.search_batch(vectors=vectors[:5], k=3).ids.tolist() == expected.ids.tolist()
+            assert db.index("plain").encoder is None
+
+
+def test_an_encoder_goes_from_index_to_index(place: Place, tmp_path: Path) -> None:
+    vectors = make_vectors()
+    with place.open() as db:
+        one = db.create_index("one", encoder="itq", bits=BITS, train=vectors)
+        assert one.encoder is not None
+        one.encoder.save(tmp_path / "exported")
+        other = db.create_index("other", encoder=load_encoder(tmp_path / "exported"))
+        assert other.settings == one.settings
+        for index in (one, other):
+            index.upsert([1], vectors=vectors[:1])
+        assert one.get([1]).codes.tolist() == other.get([1]).codes.tolist()
+        codes_made_elsewhere = load_encoder(tmp_path / "exported").encode(vectors[1:2])
+        other.upsert([2], codes_made_elsewhere)
+        assert next(other.search(vector=vectors[1], costs="symmetric")).id == 2
+
+
+def test_backups_have_the_encoder(place: Place, tmp_path: Path) -> None:
+    vectors = make_vectors()
+    with place.open() as db:
+        docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors, keep_vectors="int8")
+        docs.upsert(np.arange(400), vectors=vectors, payloads=[b"%d" % i for i in range(400)])
+        db.backup(tmp_path / "backup")
+        expected = docs.search_batch(vectors=vectors[:5], k=3, rerank=2)
+    whamming.restore(tmp_path / "backup", tmp_path / "restored")
+    for name in ("backup", "restored"):
+        with whamming.open(tmp_path / name) as db:
+            docs = db.index("docs")
+            assert docs.verify().ok
+            again = docs.search_batch(vectors=vectors[:5], k=3, rerank=2)
+            assert again.ids.tolist() == expected.ids.tolist()
+            assert again.distances.tolist() == expected.distances.tolist()
+            assert docs.get([5]).payloads == [b"5"]
+            docs.upsert([1000], vectors=vectors[:1])
+
+
+def test_a_damaged_or_missing_encoder_is_noticed(lasting: Place, tmp_path: Path) -> None:
+    vectors = make_vectors()
+    with lasting.open() as db:
+        db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        db.create_index("other", encoder="lsh", bits=BITS, train=vectors)
+        plain = db.create_index("plain", bits=8)
+        before = db.index("docs").verify()
+        path = lasting.directory / "db" / "docs" / stored_index.ENCODER_FILE
+        good = path.read_bytes()
+        assert before.ok
+        assert before.bytes_checked >= len(good)
+
+        bad = bytearray(good)
+        bad[len(bad) // 2] ^= 1
+        path.write_bytes(bad)
+        report = db.verify()["docs"]
+        assert not report.ok
+        assert "checksum" in report.problems[-1]
+        assert db.verify()["other"].ok
+        db.backup(tmp_path / "copy")
+        shutil.copy(path, tmp_path / "copy" / "docs" / stored_index.ENCODER_FILE)
+    with pytest.raises(whamming.StorageError, match=r"docs.* is damaged"):
+        whamming.restore(tmp_path / "copy", tmp_path / "restored")
+    with lasting.open() as db:
+        with pytest.raises(CorruptStoreError, match=r"checksum .* restore a backup"):
+            db.index("docs")
+        path.unlink()
+        with pytest.raises(CorruptStoreError, match=r"encoder is missing, .* restore a backup"):
+            db.index("docs")
+        shutil.copy(path.parents[1] / "other" / stored_index.ENCODER_FILE, path)
+        with pytest.raises(CorruptStoreError, match=r"is the encoder \w+, not \w+, which the index was made with"):
+            db.index("docs")
+        assert plain.name in db.list_indexes()
+        path.write_bytes(good)
+        assert db.index("docs").encoder is not None
+
+
+def test_half_an_index_is_never_there(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that cannot be written leaves no index; nor does a crash before the index has its name."""
+    vectors = make_vectors()
+    with disk.open() as db:
+
+        def full(self: Encoder, path: Path) -> None:
+            raise StorageFullError("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Encoder, "save", full)
+            with pytest.raises(StorageFullError):
+                db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        assert db.list_indexes() == []
+        assert sorted(p.name for p in (disk.directory / "db").iterdir()) == ["whamming.json", "writer.lock"]
+        db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+
+
+def test_an_older_version_refuses_an_index_with_an_encoder() -> None:
+    values = IndexSettings(8, dim=3, encoder="x").to_json()
+    with pytest.raises(InvalidArgumentError, match="unknown index settings: mode"):
+        IndexSettings.from_json(values | {"mode": 1})
+
+
+# -- creating ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_that_exists_is_not_fitted_again(place: Place) -> None:
+    vectors, others = make_vectors(), make_vectors(seed=9)
+    with place.open() as db:
+        made = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        assert db.create_index("docs", encoder="itq", bits=BITS, train=others, exist_ok=True) is made
+        assert db.create_index("docs", encoder="itq", bits=BITS, dim=DIM, exist_ok=True) is made
+        assert made.encoder is not None
+        assert db.create_index("docs", encoder=made.encoder, exist_ok=True) is made
+        for different in (
+            {"encoder": "itq", "bits": 8, "train": vectors},
+            {"encoder": "lsh", "bits": BITS, "train": vectors},
+            {"encoder": fit("itq", others, bits=BITS)},
+            {"encoder": "itq", "bits": BITS, "keep_vectors": "int8"},
+            {"bits": BITS},
+        ):
+            with pytest.raises(AlreadyExistsError, match="there is an index 'docs' already"):
+                db.create_index("docs", exist_ok=True, **different)
+        with pytest.raises(AlreadyExistsError):
+            db.create_index("docs", encoder=made.encoder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "bits is missing; say how long codes are"),
+        ({"bits": 8, "dim": DIM}, "dim, train or centre without an encoder; say which"),
+        ({"bits": 8, "train": make_vectors()}, "dim, train or centre without an encoder"),
+        ({"bits": 8, "encoder": "pca", "dim": DIM}, "encoder = 'pca'; choose one of"),
+        ({"bits": 8, "encoder": "itq", "dim": DIM}, "encoder = 'itq' without a sample"),
+        ({"bits": 8, "encoder": "itq", "dim": 3, "train": make_vectors()}, "dim = 3, but the sample's .* have 24"),
+        ({"encoder": fit("sign", dim=3), "bits": 4}, "bits = 4, dim = None with Encoder.*; leave them out"),
+        ({"encoder": fit("sign", dim=3), "dim": 4}, "bits = None, dim = 4 with Encoder"),
+        ({"encoder": fit("sign", dim=3), "train": make_vectors()}, "which is fitted already"),
+        ({"bits": 8, "keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"encoder": "sign", "dim": 8, "metric": "cosine"}, "metric = 'cosine' without keep_vectors"),
+        ({"encoder": "sign", "dim": 8, "keep_vectors": "float64"}, "keep_vectors = 'float64'; choose"),
+    ],
+)
+def test_what_cannot_be_created_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with whamming.open() as db:
+        with pytest.raises(InvalidArgumentError, match=message):
+            db.create_index("docs", **arguments)
+        assert db.list_indexes() == []
+
+
+def test_sign_bits_need_nothing_but_the_dimension() -> None:
+    with whamming.open() as db:
+        docs = db.create_index("docs", encoder="sign", dim=3)
+        docs.upsert([1, 2], vectors=[[1.0, 2.0, -3.0], [-1.0, -2.0, 3.0]])
+        assert [hit.id for hit in docs.search(vector=[5.0, 0.0, 0.0])] == [1, 2]
+
+
+# -- refusing ----------------------------------------------------------------------------------------------------------
+
+
+def test_vectors_need_an_encoder_and_must_fit_it() -> None:
+    vectors = make_vectors()
+    with whamming.open() as db:
+        plain = db.create_index("plain", bits=8)
+        for call in (
+            lambda: plain.upsert([1], vectors=vectors[:1]),
+            lambda: plain.search(vector=vectors[0]),
+            lambda: plain.search_batch(vectors=vectors),
+        ):
+            with pytest.raises(
+                InvalidArgumentError, match="the index 'plain' has no encoder; give codes, or create it"
+            ):
+                call()
+        docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+        codes = np.zeros((1, 3), dtype=np.uint8)
+        other: Any = "l2"
+        refused: list[tuple[Any, str]] = [
+            (lambda: docs.upsert([1], vectors=vectors[:1, :5]), "have 5 components, the encoder takes 24"),
+            (lambda: docs.upsert([1, 2], vectors=vectors[:1]), "2 ids but 1 codes"),
+            (lambda: docs.upsert([1], vectors=np.full((1, DIM), np.nan)), "row 0, column 0 is nan"),
+            (lambda: docs.upsert([1], codes, vectors=vectors[:1]), "both codes and vectors; give one of them"),
+            (lambda: docs.upsert([1]), "items without codes; give codes, or vectors"),
+            (lambda: docs.search(vector=vectors[:2]), "search takes one query, these are 2"),
+            (lambda: docs.search(codes[0], vector=vectors[0]), "a vector beside a code or a cost table"),
+            (lambda: docs.search(table=np.ones((BITS, 2)), vector=vectors[0]), "a vector beside a code"),
+            (lambda: docs.search(codes[0], costs="inner"), "costs = 'inner' without a vector"),
+            (lambda: docs.search(vector=vectors[0], weights=np.ones(BITS)), "costs = 'asymmetric' with weights"),
+            (lambda: docs.search(vector=vectors[0], costs=other), "costs = 'l2'; choose one of"),
+            (lambda: docs.search(), "give a query code"),
+        ]
+        for call, message in refused:
+            with pytest.raises(InvalidArgumentError, match=message):
+                call()
+        assert len(docs) == 0
+
+
+# -- kept vectors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", ["float16", "int8"])
+def test_kept_vectors_stay_out_of_sight(place: Place, kept: KeptVectors, tmp_path: Path) -> None:
+    vectors = make_vectors()
+    payloads = [b"%d" % i if i % 3 else b"" for i in range(400)]
+    with place.open() as db:
+        docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors, keep_vectors=kept)
+        docs.upsert(np.arange(200), vectors=vectors[:200], payloads=payloads[:200])
+        docs.seal()
+        docs.upsert(np.arange(200, 300), vectors=vectors[200:300], payloads=payloads[200:300])
+        docs.upsert(np.arange(300, 400), vectors=vectors[300:])
+        docs.upsert([0, 250], vectors=vectors[[1, 2]], payloads=[b"new", None])
+        docs.delete([3, 251])
+        known = unpack_vectors(pack_vectors(vectors, kept), kept)
+
+        def check() -> None:
+            items = docs.get([0, 1, 3, 201, 250, 251, 350, 10**6])
+            assert items.found.tolist() == [True, True, False, True, True, False, True, False]
+            assert items.payloads == [b"new", b"1", b"", b"", b"", b"", b"", b""]
+            assert items.vectors is not None
+            rows = [1, 1, None, 201, 2, None, 350, None]
+            for vector, row in zip(items.vectors, rows, strict=True):
+                assert np.array_equal(vector, np.zeros(DIM) if row is None else known[row])
+            scanned = {
+                int(i): b"" if rows.payloads is None else rows.payloads[n]
+                for rows in docs.scan(64)
+                for n, i in enumerate(rows.ids)
+            }
+            assert len(scanned) == 398 == len(docs)
+            assert scanned[0] == b"new"
+            assert all(scanned[i] == payloads[i] for i in scanned if i not in (0, 250) and i < 300)
+            hits = list(docs.search(vector=vectors[1], k=2, payloads=True))
+            assert {hit.id: hit.payload for hit in hits} == {0: b"new", 1: b"1"}
+
+        check()
+        docs.compact()
+        check()
+        assert docs.verify().ok
+        target = tmp_path / "export.npz"
+        assert export_items(docs, target, progress=False) == 398
+        with np.load(target) as exported:
+            assert exported["payload_data"].nbytes == len(b"new") + sum(
+                map(len, (payloads[i] for i in range(300) if i not in (0, 3, 250, 251)))
+            )
+        plain = db.create_index("plain", bits=BITS)
+        assert import_items(plain, target, progress=False) == 398
+        assert plain.get([1]).payloads == [b"1"]
+        with pytest.raises(InvalidArgumentError, match=r"codes for an index that keeps vectors \(keep_vectors = "):
+            import_items(docs, target, progress=False)
+
+
+def test_codes_are_made_of_vectors_as_they_are_kept() -> None:
+    vectors = make_vectors() * 0.001
+    with whamming.open() as db:
+        docs = db.create_index("docs", encoder="sign", dim=DIM, keep_vectors="int8")
+        docs.upsert(np.arange(400), vectors=vectors)
+        assert docs.encoder is not None
+        items = docs.get(np.arange(400))
+        assert items.vectors is not None
+        assert np.array_equal(items.codes, docs.encoder.encode(items.vectors))
+        assert not np.array_equal(items.codes, docs.encoder.encode(vectors))  # of the smallest, int8 has lost the sign
+
+
+def test_kept_vectors_survive_reopening(lasting: Place) -> None:
+    vectors = make_vectors()
+    with lasting.open() as db:
+        docs = db.create_index("docs", encoder="lsh", bits=BITS, train=vectors, keep_vectors="float16")
+        docs.upsert(np.arange(400), vectors=vectors)
+        expected = docs.search_batch(vectors=vectors[:3], k=5, rerank="exact")
+    with whamming.open(lasting.directory / "db", mode="r") as db:
+        again = db.index("docs").search_batch(vectors=vectors[:3], k=5, rerank="exact")
+    assert again.ids.tolist() == expected.ids.tolist()
+
+
+def test_a_file_that_is_no_encoder_is_told_from_a_damaged_one(disk: Place) -> None:
+    with disk.open() as db:
+        db.create_index("docs", encoder="sign", dim=4)
+    (disk.directory / "db" / "docs" / stored_index.ENCODER_FILE).write_text("something else entirely")
+    with disk.open() as db, pytest.raises(FormatError, match="no encoder"):
+        db.index("docs")
