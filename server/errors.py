@@ -43,6 +43,10 @@ class NoTablesError(InvalidArgumentError):
     """Probing was asked of an index without tables."""
 
 
+class NoEncoderError(InvalidArgumentError):
+    """A vector was brought to an index without an encoder."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """What an error is to a client."""
@@ -74,6 +78,7 @@ class Refusal:
 _TABLE: Final[tuple[tuple[type[BaseException], int, str], ...]] = (
     # The first that matches counts.
     (NoTablesError, code_pb2.FAILED_PRECONDITION, "NO_TABLES"),
+    (NoEncoderError, code_pb2.FAILED_PRECONDITION, "NO_ENCODER"),
     (InvalidArgumentError, code_pb2.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
     (storage.NotFoundError, code_pb2.NOT_FOUND, "INDEX_NOT_FOUND"),
     (storage.AlreadyExistsError, code_pb2.ALREADY_EXISTS, "INDEX_EXISTS"),

@@ -8,14 +8,26 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from whamming.native import Costs
+from whamming.native import Costs, WhammingError
 from whamming.server import queries
-from whamming.server.errors import NoTablesError, refusal
-from whamming.server.queries import Chunk, End, Options
+from whamming.server.errors import NoEncoderError, NoTablesError, refusal
+from whamming.server.queries import Chunk, End, Options, Ranking
 from whamming.storage import IndexSettings, StoredIndex
+from whamming.storage.encoders import Encoder
+from whamming.storage.reranking import Bound, Rerank, read_queries
 from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
-from whamming.v1.values import FieldError, plan_of, settings_message, statistics_message, store_stats_message
+from whamming.v1.values import (
+    FieldError,
+    encoder_message,
+    form_of,
+    kind_of,
+    plan_of,
+    settings_message,
+    statistics_message,
+    store_stats_message,
+    vectors_of,
+)
 
 _REASONS: Final = {reason: number for number, reason in enumerate(get_args(queries.Reason), start=1)}
 MOST_CHUNK: Final = 65_536
@@ -26,8 +38,30 @@ def index_message(index: StoredIndex) -> index_pb2.Index:
     return index_pb2.Index(
         name=index.name,
         settings=settings_message(index.settings),
+        encoder=encoder_message(index.encoder),
         statistics=store_stats_message(index.stats()),
     )
+
+
+def encoder_of(request: index_pb2.CreateIndexRequest) -> dict[str, Any]:
+    """Return what ``create_index`` is to know of an encoder, by its names; nothing where there is to be none."""
+    wanted = request.encoder
+    if request.fitted_encoder:
+        if request.HasField("encoder"):
+            raise FieldError("fitted_encoder", "both a fitted encoder and how to make one; give one of them")
+        try:
+            return {"encoder": Encoder.from_bytes(request.fitted_encoder)}
+        except WhammingError as error:
+            raise FieldError("fitted_encoder", str(error)) from error
+    if not request.HasField("encoder"):
+        return {}
+    return {
+        "encoder": kind_of(wanted.kind),
+        "dim": wanted.dimension or None,
+        "train": vectors_of(wanted.sample, "encoder.sample") if wanted.HasField("sample") else None,
+        "seed": wanted.seed,
+        "centre": wanted.centred if wanted.HasField("centred") else None,
+    }
 
 
 def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
@@ -50,25 +84,64 @@ def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
         message.credit if message.HasField("credit") else None,
         message.budget.candidates or None,
         seconds or None,
+        _rerank_of(message, k),
     )
 
 
-def form_of(query: search_pb2.Query) -> tuple[bool, bool, bool]:
-    """Return which of code, weights and table a query gives: queries of one form can be read together."""
-    return bool(query.code), bool(query.weights), bool(query.table)
+def _rerank_of(message: search_pb2.QueryOptions, k: int | None) -> Rerank | None:
+    """Return how hits are to be ranked again."""
+    if not message.rerank and not message.rerank_exactly:
+        return None
+    if message.rerank and (message.rerank_exactly or k is None):
+        raise FieldError("options.rerank", f"rerank = {message.rerank} goes with k, and not with rerank_exactly")
+    if message.HasField("radius") or message.HasField("budget"):
+        raise FieldError("options.rerank", "ranking again goes with neither a radius nor a budget; leave them out")
+    return "exact" if message.rerank_exactly else message.rerank
 
 
-def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings) -> Costs:
-    """Return the costs of queries of one form, as a batch."""
-    has_code, has_weights, has_table = form_of(given[0])
+def ranking_of(query: search_pb2.Query, options: Options, index: StoredIndex) -> tuple[Ranking, Costs]:
+    """Return how a query's hits are ranked again, and by which costs they are found."""
+    settings, encoder = index.settings, need_encoder(index.encoder)
+    assert options.rerank is not None
+    if not query.vector or query.HasField("after") or query.weights:
+        raise FieldError("options.rerank", "ranking again goes with a vector, without weights and without after")
+    if settings.keep_vectors is None:
+        raise NoEncoderError(f"ranking again, but the index {index.name!r} keeps no vectors; create one that does")
+    vectors = _numbers([query.vector], encoder.dim, "vector", "the encoder's dimension")
+    read, factor = read_queries(settings, vectors, options.rerank, form_of(query.form))
+    if factor is None:
+        bound = Bound(encoder, read[0])
+        return Ranking(read[0], None, bound), bound.costs
+    return Ranking(read[0], factor, None), encoder.costs(read[0], form_of(query.form))
+
+
+def shape_of(query: search_pb2.Query) -> tuple[bool, bool, bool, bool, int]:
+    """Return which of code, weights, table and vector a query gives: queries of one shape can be read together."""
+    return bool(query.code), bool(query.weights), bool(query.table), bool(query.vector), query.form
+
+
+def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder: Encoder | None) -> Costs:
+    """Return the costs of queries of one shape, as a batch."""
+    has_code, has_weights, has_table, has_vector, form = shape_of(given[0])
     bits = settings.bits
+    if has_vector:
+        if has_code or has_table:
+            raise FieldError("vector", "a query has a vector and a code or a cost table; give one of them")
+        encoder = need_encoder(encoder)
+        vectors = _numbers([query.vector for query in given], encoder.dim, "vector", "the encoder's dimension")
+        weights = _numbers([q.weights for q in given], bits, "weights", "one per bit")[0] if has_weights else None
+        if has_weights and len(given) > 1:
+            raise FieldError("weights", "weights differ from query to query")  # read one by one instead
+        return encoder.costs(vectors, form_of(form), weights=weights)
+    if form:
+        raise FieldError("form", f"form = {form} without a vector; it says what is made of one")
     if has_table:
         if has_code or has_weights:
             raise FieldError("table", "a query has a cost table and a code or weights; give one or the other")
         table = _numbers([query.table for query in given], 2 * bits, "table", f"two per bit, {bits} bits")
         return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
     if not has_code:
-        raise FieldError("code", "a query has no code and no cost table; give one of them")
+        raise FieldError("code", "a query has no code, no cost table and no vector; give one of them")
     width = settings.code_bytes
     for query in given:
         if len(query.code) != width:
@@ -85,6 +158,13 @@ def _numbers(rows: Sequence[Sequence[float]], width: int, field: str, rule: str)
         if len(row) != width:
             raise FieldError(field, f"{field} has {len(row)} numbers; it must have {width}: {rule}")
     return np.array(rows, dtype=np.float64)
+
+
+def need_encoder(encoder: Encoder | None) -> Encoder:
+    """Return the encoder of an index that vectors are brought to."""
+    if encoder is None:
+        raise NoEncoderError("vectors for an index without an encoder; give codes, or create it with an encoder")
+    return encoder
 
 
 def after_of(query: search_pb2.Query) -> tuple[float, int] | None:

@@ -7,6 +7,7 @@ handful per slice, which saves most of the cost per query and lets them share pa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -17,9 +18,10 @@ from typing import Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Budget, CancelFlag, Costs, Cursor, Plan, Stats
+from whamming.native import Budget, CancelFlag, Costs, Plan, Stats, StopReason
 from whamming.server.scheduler import Outcome
 from whamming.storage import Snapshot
+from whamming.storage.reranking import Bound, Rerank, Reranked
 
 Reason = Literal["complete", "exhausted", "budget", "cancelled", "snapshot_expired", "shutdown", "failed"]
 
@@ -48,6 +50,7 @@ class Options:
     credit: int | None = None
     candidates: int | None = None
     seconds: float | None = None
+    rerank: Rerank | None = None
 
     @property
     def batchable(self) -> bool:
@@ -59,6 +62,7 @@ class Options:
             and (self.credit is None or self.credit >= self.k)
             and self.candidates is None
             and self.seconds is None
+            and self.rerank is None
         )
 
 
@@ -104,6 +108,57 @@ class Sink(Protocol):
 
     def idle(self) -> None:
         """Hear that a job has begun to wait for its client, so that another may begin."""
+
+
+class Hits(Protocol):
+    """Where a query's hits come from: a cursor, or one whose hits are ranked again."""
+
+    def next(
+        self, n: int, *, budget: Budget | None = None, eager: bool = False
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the next hits."""
+
+    def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the best further hits known."""
+
+    def cancel(self) -> None:
+        """Make :meth:`next` stop soon."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+    @property
+    def exhausted(self) -> bool:
+        """There are no more."""
+
+    @property
+    def stop(self) -> StopReason:
+        """Why :meth:`next` returned."""
+
+    @property
+    def lower_bound(self) -> float:
+        """Nothing nearer is left."""
+
+    @property
+    def stats(self) -> Stats:
+        """What it has cost."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How a query's hits are ranked again, by the vectors that the index keeps."""
+
+    query: NDArray[np.float32]
+    factor: int | None
+    """None: exactly, by the bound."""
+    bound: Bound | None
+
+    def open(self, snapshot: Snapshot, costs: Costs, options: Options) -> Reranked:
+        """Start a search."""
+        k = len(snapshot) if options.k is None else options.k
+        most = None if self.factor is None else k * self.factor
+        cursor = snapshot.view.cursor(costs, most, plan=options.plan)
+        return Reranked(snapshot, self.query, cursor, k=k, bound=self.bound)
 
 
 class Held:
@@ -163,6 +218,7 @@ class StreamedQuery:
         *,
         started: float,
         after: tuple[float, int] | None = None,
+        ranking: Ranking | None = None,
     ) -> None:
         """Prepare; the cursor is opened when the work begins, by a worker. ``started``: when the query arrived."""
         self.query_id = query_id
@@ -171,8 +227,9 @@ class StreamedQuery:
         self._held: Held | None = held
         self._sink = sink
         self._after = after
+        self._ranking = ranking
         self._started = started
-        self._cursor: Cursor | None = None
+        self._cursor: Hits | None = None
         self._sent = 0
         self._worked = 0.0
         self._unsent = NO_IDS, NO_DISTANCES  # proven, but their payloads did not fit into the last chunk
@@ -250,7 +307,8 @@ class StreamedQuery:
         self._worked += time.perf_counter() - start
         if len(ids):
             self._sent += len(ids)
-            self._after = float(distances[-1]), int(ids[-1])
+            if self._ranking is None:
+                self._after = float(distances[-1]), int(ids[-1])
             with self._lock:
                 if self._credit is not None:
                     self._credit -= len(ids)
@@ -279,18 +337,21 @@ class StreamedQuery:
         # Parked first, looked at afterwards: whoever stops it meanwhile finds it parked, or is found out here.
         return self._sink.park(self) and not (self._stopped is not None and self._sink.unpark(self))
 
-    def _open(self) -> Cursor:
+    def _open(self) -> Hits:
         assert self._held is not None
-        options = self.options
-        view = self._held.snapshot.view
-        cursor = view.cursor(self._costs, options.k, options.radius, options.plan, after=self._after)
+        options, snapshot = self.options, self._held.snapshot
+        cursor: Hits
+        if self._ranking is not None:
+            cursor = self._ranking.open(snapshot, self._costs, options)
+        else:
+            cursor = snapshot.view.cursor(self._costs, options.k, options.radius, options.plan, after=self._after)
         with self._lock:
             self._cursor = cursor
             if self._stopped is not None:
                 cursor.cancel()
         return cursor
 
-    def _budget(self, seconds: float, cursor: Cursor) -> Budget:
+    def _budget(self, seconds: float, cursor: Hits) -> Budget:
         options = self.options
         if options.seconds is not None:
             seconds = max(min(seconds, options.seconds - self._worked), 1e-6)
@@ -299,7 +360,7 @@ class StreamedQuery:
             left = max(options.candidates - cursor.stats.candidates, 1)
         return Budget(left, seconds)
 
-    def _spent(self, cursor: Cursor) -> bool:
+    def _spent(self, cursor: Hits) -> bool:
         seconds, candidates = self.options.seconds, self.options.candidates
         if seconds is not None and self._worked >= seconds:
             return True
@@ -316,7 +377,7 @@ class StreamedQuery:
             size += sum(map(len, piece))
         return payloads
 
-    def _bound(self, cursor: Cursor) -> float:
+    def _bound(self, cursor: Hits) -> float:
         """Return below which distance nothing is left to be sent."""
         return float(self._unsent[1][0]) if len(self._unsent[1]) else cursor.lower_bound
 
@@ -328,20 +389,21 @@ class StreamedQuery:
         payloads: Sequence[bytes] = (),
         error: Exception | None = None,
     ) -> Outcome:
-        bound, stats, guess = -math.inf, NO_STATS, None
+        bound, stats, guess, exact = -math.inf, NO_STATS, None, True
         with self._lock:
             cursor, self._cursor = self._cursor, None
             self.ended = True
         if cursor is not None:
-            with cursor:
+            with contextlib.closing(cursor):
                 bound, stats = self._bound(cursor), cursor.stats
+                exact = cursor.exact if isinstance(cursor, Reranked) else True
                 if reason == "budget" and self.options.k is not None:
                     guess = cursor.guess(min(self.options.k - self._sent, DEFAULT_CHUNK))
         self._held = None
         finished = reason in ("complete", "exhausted")
         resume = None if finished else self._after
         elapsed = time.perf_counter() - self._started
-        end = End(reason, finished, stats, elapsed, resume, error, guess)
+        end = End(reason, finished and exact, stats, elapsed, resume, error, guess)
         self._sink.send([Chunk(self.query_id, ids, distances, payloads, bound, end)])
         return Outcome.DONE
 

@@ -42,7 +42,7 @@ from whamming.server.queries import (
     is_quick,
 )
 from whamming.server.scheduler import Flow, Job, Outcome, Scheduler
-from whamming.storage import Database
+from whamming.storage import Database, StoredIndex
 from whamming.v1 import search_pb2
 from whamming.v1.values import FieldError
 
@@ -336,6 +336,7 @@ class Arrival:
         self._options = options
         self._common: Options | None = None
         self._held: Held | None = None
+        self._opened: StoredIndex | None = None
         self._started = time.perf_counter()
         self._next = 0
 
@@ -350,8 +351,8 @@ class Arrival:
                 self._held = None  # it may take long; the rest will see a newer snapshot
                 return Outcome.PAUSE
             if self._held is None:
-                snapshot = stream.database.index(self._index).snapshot()
-                self._held = Held(snapshot, stream.snapshot_seconds)
+                self._opened = stream.database.index(self._index)
+                self._held = Held(self._opened.snapshot(), stream.snapshot_seconds)
         except Exception as error:
             self._fail(stream.claim(self, self._queries[self._next :]), error)
             return Outcome.DONE
@@ -393,8 +394,11 @@ class Arrival:
                 read.append((query, options, messages.after_of(query)))
             except Exception as error:
                 self._fail([query], error)
-        for (options, after, _), same in groupby(read, key=lambda one: (one[1], one[2], messages.form_of(one[0]))):
+        for (options, after, _), same in groupby(read, key=lambda one: (one[1], one[2], messages.shape_of(one[0]))):
             group = [query for query, _, _ in same]
+            if options.rerank is not None:
+                ready += self._ranked(group, options, held)
+                continue
             for queries, costs in self._read_costs(group, held):
                 ids = [query.id for query in queries]
                 if quick and options.batchable and after is None:
@@ -408,6 +412,22 @@ class Arrival:
                     ready.append(([query_id], streamed))
         stream.start(ready)
 
+    def _ranked(
+        self, queries: Sequence[search_pb2.Query], options: Options, held: Held
+    ) -> list[tuple[Sequence[int], Query]]:
+        """Return jobs of queries whose hits are ranked again."""
+        assert self._opened is not None
+        jobs: list[tuple[Sequence[int], Query]] = []
+        for query in queries:
+            try:
+                ranking, costs = messages.ranking_of(query, options, self._opened)
+            except Exception as error:
+                self._fail([query], error)
+                continue
+            job = StreamedQuery(query.id, options, costs, held, self._stream, started=self._started, ranking=ranking)
+            jobs.append(([query.id], job))
+        return jobs
+
     def _options_of(self, query: search_pb2.Query) -> Options:
         if query.HasField("options"):
             return messages.options_of(query.options, self._stream.max_k)
@@ -420,8 +440,9 @@ class Arrival:
     ) -> list[tuple[Sequence[search_pb2.Query], Costs]]:
         """Return the costs of queries of one form: all together or, where one of them is wrong, one by one."""
         settings = held.snapshot.settings
+        assert self._opened is not None
         try:
-            return [(group, messages.costs_of(group, settings))]
+            return [(group, messages.costs_of(group, settings, self._opened.encoder))]
         except Exception as error:
             if len(group) == 1:
                 self._fail(group, error)
@@ -545,13 +566,25 @@ class _Once:
         """Search for about so long."""
         try:
             if self._query is None:
-                snapshot = self._database.index(self._request.index).snapshot()
+                index = self._database.index(self._request.index)
+                snapshot = index.snapshot()
                 messages.check_plan(self._options, snapshot.settings)
-                costs = messages.costs_of([self._request.query], snapshot.settings)[0]
+                query, ranking = self._request.query, None
+                if self._options.rerank is not None:
+                    ranking, costs = messages.ranking_of(query, self._options, index)
+                else:
+                    costs = messages.costs_of([query], snapshot.settings, index.encoder)[0]
                 held = Held(snapshot, self._snapshot_seconds)
                 options = Options(**{**vars(self._options), "credit": None})
                 self._query = StreamedQuery(
-                    self._request.query.id, options, costs, held, self._answer, started=self._started, after=self._after
+                    query.id,
+                    options,
+                    costs,
+                    held,
+                    self._answer,
+                    started=self._started,
+                    after=self._after,
+                    ranking=ranking,
                 )
             if self._stopped:
                 self._query.stop("cancelled")

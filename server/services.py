@@ -18,7 +18,7 @@ from whamming.server.scheduler import Scheduler
 from whamming.server.searching import SearchStream, search_once
 from whamming.storage import ClosedError, Database, NotFoundError, Rows, StoredIndex
 from whamming.v1 import index_pb2, item_pb2, search_pb2
-from whamming.v1.values import FieldError, durability_of, ids_of, items_message, items_of, settings_of
+from whamming.v1.values import FieldError, choices_of, durability_of, ids_of, items_message, items_of, vectors_of
 
 T = TypeVar("T")
 
@@ -100,21 +100,26 @@ class IndexService:
         self, request: index_pb2.CreateIndexRequest, context: Context
     ) -> index_pb2.CreateIndexResponse:
         """Make an index."""
-        settings = settings_of(request.settings)
+        described = choices_of(request.settings) | messages.encoder_of(request)
+        bits = request.settings.bits or None
+        if bits is None and "encoder" not in described:
+            raise FieldError("settings.bits", "settings.bits = 0; a code has 1 to 4096 bits")
 
         def create() -> index_pb2.Index:
-            index = self._storage.database.create_index(
-                request.name,
-                settings.bits,
-                bit_order=settings.bit_order,
-                tables=settings.tables,
-                buckets=settings.buckets,
-                durability=settings.durability,
-                exist_ok=request.exist_ok,
-            )
+            index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return messages.index_message(index)
 
-        return index_pb2.CreateIndexResponse(index=await self._storage.run(create))
+        # Fitting an encoder takes its time.
+        run = self._storage.run_slowly if "encoder" in described else self._storage.run
+        return index_pb2.CreateIndexResponse(index=await run(create))
+
+    async def GetEncoder(  # noqa: N802
+        self, request: index_pb2.GetEncoderRequest, context: Context
+    ) -> index_pb2.GetEncoderResponse:
+        """Export an encoder."""
+        index = await self._storage.index(request.name, "name")
+        encoder = messages.need_encoder(index.encoder)
+        return index_pb2.GetEncoderResponse(fitted_encoder=await self._storage.run(encoder.to_bytes))
 
     async def GetIndex(  # noqa: N802
         self, request: index_pb2.GetIndexRequest, context: Context
@@ -206,10 +211,18 @@ class ItemService:
 
     @staticmethod
     def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
-        rows = items_of(request.items, index.settings)
-        payloads = list(request.items.payloads) or None
-        index.upsert(rows.ids, rows.codes, payloads, durability=durability_of(request.durability))
-        return len(rows)
+        items, durability = request.items, durability_of(request.durability)
+        payloads = list(items.payloads) or None
+        if items.HasField("vectors"):
+            if items.codes:
+                raise FieldError("items.vectors", "items have both codes and vectors; give one of them")
+            messages.need_encoder(index.encoder)
+            vectors = vectors_of(items.vectors, "items.vectors")
+            index.upsert(ids_of(items.ids), None, payloads, vectors=vectors, durability=durability)
+        else:
+            rows = items_of(items, index.settings)
+            index.upsert(rows.ids, rows.codes, payloads, durability=durability)
+        return len(items.ids)
 
     async def Delete(  # noqa: N802
         self, request: item_pb2.DeleteRequest, context: Context

@@ -16,7 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming import aio
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
+from whamming.querying import Search
 from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats
+from whamming.storage.encoders import Encoder, Form, Kind
+from whamming.storage.reranking import Rerank
+from whamming.storage.settings import KeptVectors, Metric
 
 T = TypeVar("T")
 
@@ -95,18 +99,32 @@ class RemoteDatabase:
     def create_index(
         self,
         name: str,
-        bits: int,
+        bits: int | None = None,
         *,
+        encoder: Kind | Encoder | None = None,
+        dim: int | None = None,
+        train: ArrayLike | None = None,
+        seed: int = 0,
+        centre: bool | None = None,
+        keep_vectors: KeptVectors | None = None,
+        metric: Metric = "l2",
         bit_order: BitOrder = "little",
         tables: Tables = "single",
         buckets: Buckets = "compact",
         durability: Durability = "fsync",
         exist_ok: bool = False,
     ) -> RemoteIndex:
-        """Make an index for codes of so many bits; see :meth:`whamming.Database.create_index`."""
+        """Make an index; see :meth:`whamming.Database.create_index` and :meth:`whamming.aio.Database.create_index`."""
         index = self._database.create_index(
             name,
             bits,
+            encoder=encoder,
+            dim=dim,
+            train=train,
+            seed=seed,
+            centre=centre,
+            keep_vectors=keep_vectors,
+            metric=metric,
             bit_order=bit_order,
             tables=tables,
             buckets=buckets,
@@ -146,6 +164,11 @@ class RemoteIndex:
         """What the index is."""
         return self._index.settings
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """What makes codes and costs of vectors, fetched from the server; None: codes are made elsewhere."""
+        return self._portal.run(self._index.encoder())
+
     def __len__(self) -> int:
         """Return the number of items."""
         return self._portal.run(self._index.count())
@@ -157,13 +180,14 @@ class RemoteIndex:
     def upsert(
         self,
         ids: ArrayLike,
-        codes: ArrayLike,
+        codes: ArrayLike | None = None,
         payloads: Sequence[bytes | None] | None = None,
         *,
+        vectors: ArrayLike | None = None,
         durability: Durability | None = None,
     ) -> None:
         """Add items, or replace those whose id exists; see :meth:`whamming.aio.Index.upsert`."""
-        self._portal.run(self._index.upsert(ids, codes, payloads, durability=durability))
+        self._portal.run(self._index.upsert(ids, codes, payloads, vectors=vectors, durability=durability))
 
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
         """Remove items; ids that do not exist are ignored."""
@@ -188,15 +212,28 @@ class RemoteIndex:
         *,
         weights: ArrayLike | None = None,
         table: ArrayLike | None = None,
+        vector: ArrayLike | None = None,
+        costs: Form | None = None,
         k: int | None = None,
         radius: float | None = None,
         plan: Plan = "auto",
         payloads: bool = False,
         after: tuple[float, int] | None = None,
+        rerank: Rerank | None = None,
     ) -> RemoteSearch:
         """Search one query; see :meth:`whamming.StoredIndex.search`. It ends on the server when it is let go here."""
         search = self._index.search(
-            code, weights=weights, table=table, k=k, radius=radius, plan=plan, payloads=payloads, after=after
+            code,
+            weights=weights,
+            table=table,
+            vector=vector,
+            costs=costs,
+            k=k,
+            radius=radius,
+            plan=plan,
+            payloads=payloads,
+            after=after,
+            rerank=rerank,
         )
         return RemoteSearch(self._portal, search)
 
@@ -206,13 +243,27 @@ class RemoteIndex:
         weights: ArrayLike | None = None,
         *,
         table: ArrayLike | None = None,
+        vectors: ArrayLike | None = None,
+        costs: Form | None = None,
         k: int = 10,
         radius: float | None = None,
         plan: Plan = "auto",
         budget: Budget | None = None,
+        rerank: Rerank | None = None,
     ) -> Answer:
         """Search many queries at once; see :meth:`whamming.StoredIndex.search_batch`."""
-        answer = self._index.search_batch(codes, weights, table=table, k=k, radius=radius, plan=plan, budget=budget)
+        answer = self._index.search_batch(
+            codes,
+            weights,
+            table=table,
+            vectors=vectors,
+            costs=costs,
+            k=k,
+            radius=radius,
+            plan=plan,
+            budget=budget,
+            rerank=rerank,
+        )
         return self._portal.run(answer)
 
     def seal(self, progress: Callable[[float], None] | None = None) -> None:
@@ -231,7 +282,7 @@ class RemoteIndex:
 class RemoteSearch:
     """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go: it then ends on the server."""
 
-    def __init__(self, portal: Portal, search: aio.Search) -> None:
+    def __init__(self, portal: Portal, search: Search) -> None:
         """Wrap a search; prefer :meth:`RemoteIndex.search`."""
         self._portal = portal
         self._search = search

@@ -8,22 +8,31 @@ from typing import Any, Final
 import grpc
 import numpy as np
 from google.rpc import error_details_pb2, status_pb2
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whamming import storage
 from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.native import Budget, CorruptIndexError, InvalidArgumentError, Plan, Stats, WhammingError
 from whamming.storage import Rows
-from whamming.v1 import item_pb2, search_pb2
-from whamming.v1.values import items_message, plan_number, statistics_of
+from whamming.storage.encoders import Encoder, Form, Kind
+from whamming.storage.reranking import Rerank, check_factor
+from whamming.storage.vectors import as_vectors
+from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1.values import form_number, items_message, kind_number, plan_number, statistics_of, vectors_message
 
 MESSAGE_BYTES: Final = 4 << 20
 """Items are sent in messages of at most about so many bytes."""
+SAMPLE_BYTES: Final = 12 << 20
+"""Of the sample that an encoder is made from; of a larger one, vectors are chosen at random."""
 
 
-def batches(rows: Rows) -> Iterator[item_pb2.ItemBatch]:
-    """Pack items, whose codes are in the index's bit order, into messages of a moderate size."""
-    sizes = np.full(len(rows), 8 + rows.codes.shape[1], dtype=np.int64)
+def batches(rows: Rows, vectors: NDArray[Any] | None = None) -> Iterator[item_pb2.ItemBatch]:
+    """Pack items, whose codes are in the index's bit order, into messages of a moderate size.
+
+    ``vectors``: what the server is to make the codes of; those of the rows are left out.
+    """
+    width = rows.codes.shape[1] if vectors is None else vectors.shape[1] * vectors.itemsize
+    sizes = np.full(len(rows), 8 + width, dtype=np.int64)
     if rows.payloads is not None:
         ends = rows.payloads.ends.astype(np.int64)
         sizes += 4 + ends
@@ -33,7 +42,11 @@ def batches(rows: Rows) -> Iterator[item_pb2.ItemBatch]:
     while first < len(rows):
         start = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
-        yield items_message(rows if last - first == len(rows) else rows.take(np.arange(first, last)))
+        message = items_message(rows if last - first == len(rows) else rows.take(np.arange(first, last)))
+        if vectors is not None:
+            message.codes = b""
+            message.vectors.CopyFrom(vectors_message(vectors[first:last]))
+        yield message
         first = last
 
 
@@ -45,6 +58,7 @@ def options_message(
     payloads: bool = False,
     budget: Budget | None = None,
     credit: int | None = None,
+    rerank: Rerank | None = None,
 ) -> search_pb2.QueryOptions:
     """Pack what is wanted of a query."""
     message = search_pb2.QueryOptions(plan=plan_number(plan), payloads=payloads)
@@ -57,7 +71,51 @@ def options_message(
     if budget is not None:
         message.budget.candidates = budget.candidates or 0
         message.budget.seconds = budget.seconds or 0.0
+    if rerank == "exact":
+        message.rerank_exactly = True
+    elif rerank is not None:
+        message.rerank = check_factor(rerank)
     return message
+
+
+def encoder_messages(
+    encoder: Kind | Encoder | None,
+    dim: int | None,
+    train: ArrayLike | None,
+    seed: int,
+    centre: bool | None,
+) -> tuple[index_pb2.EncoderSettings | None, bytes]:
+    """Pack the encoder that an index is to have: how to make it, or one that is made."""
+    if encoder is None:
+        if dim is not None or train is not None or centre is not None:
+            raise InvalidArgumentError("dim, train or centre without an encoder; say which: 'sign', 'lsh' or 'itq'")
+        return None, b""
+    if isinstance(encoder, Encoder):
+        if train is not None or centre is not None or dim not in (None, encoder.dim):
+            raise InvalidArgumentError(
+                f"dim, train or centre with {encoder!r}, which is fitted already; leave them out"
+            )
+        return None, encoder.to_bytes()
+    settings = index_pb2.EncoderSettings(kind=kind_number(encoder), dimension=dim or 0, seed=seed)
+    if centre is not None:
+        settings.centred = centre
+    if train is not None:
+        rows, _ = as_vectors(train, dim, "the sample's vectors")
+        most = max(1, SAMPLE_BYTES // (rows.shape[1] * rows.itemsize))
+        if len(rows) > most:
+            rows = rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
+        settings.sample.CopyFrom(vectors_message(rows))
+    return settings, b""
+
+
+def vector_messages(
+    vectors: NDArray[Any], weights: NDArray[np.float64] | None, form: Form | None
+) -> list[search_pb2.Query]:
+    """Pack queries by vectors ``[q, dim]``, without ids; weights ``[bits]``, for all of them."""
+    given = () if weights is None else weights.tolist()
+    number = form_number(form)
+    rows = vectors.astype(np.float32, copy=False).tolist()
+    return [search_pb2.Query(vector=row, weights=given, form=number) for row in rows]
 
 
 def query_messages(
@@ -94,6 +152,7 @@ class ManyStats(Sequence[Stats]):
 _BY_REASON: Final[dict[str, type[WhammingError]]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
     "NO_TABLES": InvalidArgumentError,
+    "NO_ENCODER": InvalidArgumentError,
     "INDEX_NOT_FOUND": storage.NotFoundError,
     "INDEX_EXISTS": storage.AlreadyExistsError,
     "READ_ONLY": storage.ReadOnlyError,

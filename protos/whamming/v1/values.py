@@ -9,8 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Plan, Stats, Tables
+from whamming.native.costs import check_bits
+from whamming.native.cursor import as_whole
 from whamming.storage import BitOrder, Durability, IndexSettings, Rows, StoreStats
+from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.rows import Payloads
+from whamming.storage.settings import KeptVectors, Metric, check_choice
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
@@ -18,8 +22,15 @@ _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
     "tables": get_args(Tables),
     "buckets": get_args(Buckets),
     "durability": get_args(Durability),
+    "metric": get_args(Metric),
 }
 """The choices of an index's settings, in the order of the enums' numbers from 1 on."""
+_VECTOR_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<f4"), 2: np.dtype("<f2"), 3: np.dtype("i1")}
+"""How vectors' numbers are written, by the enum's number."""
+_KEPT: Final[dict[KeptVectors | None, int]] = {None: 0, "float16": 2, "int8": 3}
+"""The types of vectors that an index may keep."""
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_FORMS: Final[tuple[Form, ...]] = get_args(Form)
 _PLANS: Final[tuple[Plan, ...]] = get_args(Plan)
 
 
@@ -41,17 +52,85 @@ def _choice(field: str, number: int, choices: Sequence[Any]) -> Any:
 
 def settings_message(settings: IndexSettings) -> index_pb2.IndexSettings:
     """Pack the settings of an index."""
-    numbers = {name: choices.index(getattr(settings, name)) + 1 for name, choices in _SETTINGS.items()}
-    return index_pb2.IndexSettings(bits=settings.bits, **numbers)  # type: ignore[arg-type]
+    choices = {name: getattr(settings, name) for name in _SETTINGS}
+    return settings_request(settings.bits, settings.keep_vectors, **choices)
 
 
-def settings_of(message: index_pb2.IndexSettings) -> IndexSettings:
-    """Unpack the settings of an index."""
+def settings_request(
+    bits: int | None, keep_vectors: KeptVectors | None = None, **choices: str
+) -> index_pb2.IndexSettings:
+    """Pack the settings that an index is to have; ``bits`` None: its encoder tells."""
+    for name, choice in choices.items():
+        check_choice(name, choice, _SETTINGS[name])
+    if keep_vectors is not None:
+        check_choice("keep_vectors", keep_vectors, get_args(KeptVectors))
+    numbers = {name: _SETTINGS[name].index(choice) + 1 for name, choice in choices.items()}
+    length = 0 if bits is None else check_bits(as_whole("bits", bits))
+    return index_pb2.IndexSettings(bits=length, kept_vectors=_KEPT[keep_vectors], **numbers)  # type: ignore[arg-type]
+
+
+def choices_of(message: index_pb2.IndexSettings) -> dict[str, Any]:
+    """Unpack the settings of an index, but for bits: what ``create_index`` takes by these names."""
+    kept = {number: kind for kind, number in _KEPT.items()}
+    if message.kept_vectors not in kept:
+        field = "settings.kept_vectors"
+        raise FieldError(field, f"{field} = {message.kept_vectors}; it must be 0 (none), 2 (float16) or 3 (int8)")
     chosen = {name: _choice(f"settings.{name}", getattr(message, name), of) for name, of in _SETTINGS.items()}
-    try:
-        return IndexSettings(message.bits, **chosen)
-    except InvalidArgumentError as error:
-        raise FieldError("settings.bits", str(error)) from error
+    return {**chosen, "keep_vectors": kept[message.kept_vectors]}
+
+
+def settings_of(message: index_pb2.Index) -> IndexSettings:
+    """Unpack the settings of an index that exists."""
+    encoder = message.encoder
+    return IndexSettings(
+        message.settings.bits,
+        **choices_of(message.settings),
+        dim=encoder.dimension or None,
+        encoder=encoder.fingerprint or None,
+    )
+
+
+def encoder_message(encoder: Encoder | None) -> index_pb2.Encoder | None:
+    """Describe an encoder."""
+    if encoder is None:
+        return None
+    return index_pb2.Encoder(
+        kind=kind_number(encoder.kind),
+        dimension=encoder.dim,
+        centred=encoder.centred,
+        samples=encoder.training.samples,
+        errors=encoder.training.errors,
+        converged=encoder.training.converged,
+        fingerprint=encoder.fingerprint,
+    )
+
+
+def kind_number(kind: Kind) -> Any:
+    """Return the number of a kind of encoder."""
+    if kind not in _KINDS:
+        raise InvalidArgumentError(f"encoder = {kind!r}; choose one of {_KINDS}")
+    return _KINDS.index(kind) + 1
+
+
+def kind_of(number: int) -> Kind:
+    """Return what the number of a kind of encoder stands for."""
+    if number == 0:
+        raise FieldError("encoder.kind", f"encoder.kind is missing; choose one of {_KINDS}")
+    kind: Kind = _choice("encoder.kind", number, _KINDS)
+    return kind
+
+
+def form_number(form: Form | None) -> Any:
+    """Return the number of a form of costs; 0: the encoder's default."""
+    if form not in (None, *_FORMS):
+        raise InvalidArgumentError(f"costs = {form!r}; choose one of {_FORMS}")
+    return 0 if form is None else _FORMS.index(form) + 1
+
+
+def form_of(number: int) -> Form | None:
+    """Return what the number of a form of costs stands for; None: the encoder's default."""
+    form: Form = _choice("form", number, _FORMS)
+    return form if number else None
 
 
 def store_stats_message(stats: StoreStats) -> index_pb2.IndexStatistics:
@@ -78,6 +157,28 @@ def durability_of(number: int) -> Durability | None:
 def ids_of(numbers: Sequence[int]) -> NDArray[np.uint64]:
     """Unpack ids."""
     return np.fromiter(numbers, dtype=np.uint64, count=len(numbers))
+
+
+def vectors_message(vectors: NDArray[Any]) -> index_pb2.VectorBatch:
+    """Pack vectors ``[n, dim]``: as they are where the wire has their type, else as float32."""
+    number = next((number for number, dtype in _VECTOR_TYPES.items() if vectors.dtype == dtype), 1)
+    data = np.ascontiguousarray(vectors, dtype=_VECTOR_TYPES[number]).tobytes()
+    return index_pb2.VectorBatch(dimension=vectors.shape[1], type=number, data=data)  # type: ignore[arg-type]
+
+
+def vectors_of(message: index_pb2.VectorBatch, field: str) -> NDArray[Any]:
+    """Unpack vectors."""
+    number = message.type or 1
+    if number not in _VECTOR_TYPES:
+        raise FieldError(f"{field}.type", f"{field}.type = {number}; it must be 0 to {len(_VECTOR_TYPES)}")
+    dtype = _VECTOR_TYPES[number]
+    width = message.dimension * dtype.itemsize
+    if width == 0 or len(message.data) % width:
+        raise FieldError(
+            f"{field}.data",
+            f"{field}.data has {len(message.data)} bytes; vectors of dimension {message.dimension} have {width} each",
+        )
+    return np.frombuffer(message.data, dtype=dtype).reshape(-1, message.dimension)
 
 
 def items_message(rows: Rows) -> item_pb2.ItemBatch:

@@ -1,0 +1,328 @@
+"""Searches under way on a server: one query's hits as they arrive, or a batch's answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.errors import OverloadedError, UnavailableError
+from whamming.native import Answer, Hit, InvalidArgumentError, Plan, Stats
+from whamming.native.cursor import check_radius, check_wanted
+from whamming.retries import Retries, once
+from whamming.session import Inbox, Session
+from whamming.storage.reranking import Rerank
+from whamming.v1 import search_pb2
+from whamming.v1.values import hits_of, statistics_of
+from whamming.wire import ManyStats, error_of, options_message
+
+CREDIT: Final = 65_536
+"""Hits of a search that the server may send ahead of what was asked for here."""
+CREDIT_WITH_PAYLOADS: Final = 256
+BATCH: Final = 256
+"""Queries of search_batch that go into one message."""
+AHEAD: Final = 4
+"""Of such messages under way at once."""
+
+NO_STATISTICS: Final = search_pb2.QueryStatistics(plan=search_pb2.PLAN_AUTO)
+NO_MORE: Final = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
+GO_ON: Final = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASON_SHUTDOWN)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a search needs of the database that it runs on."""
+
+    search: Any
+    """The stub of SearchService."""
+    session: Session
+    retries: Retries
+
+
+class Search:
+    """A search under way: an asynchronous iterator of hits that ends when it is closed or let go."""
+
+    _inbox: Inbox | None = None
+    """Where its chunks arrive; None: it is not under way."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        index: str,
+        query: search_pb2.Query,
+        k: int | None,
+        radius: float | None,
+        plan: Plan,
+        payloads: bool,
+        rerank: Rerank | None = None,
+    ) -> None:
+        """Prepare; prefer :meth:`whamming.aio.Index.search`. The query is sent when the first hit is asked for."""
+        self._connection = connection
+        self._index = index
+        self._query = query
+        wanted = check_wanted(k)
+        check_radius(radius)
+        self._left = None if k is None else wanted
+        self._payloads = payloads
+        window = CREDIT_WITH_PAYLOADS if payloads else CREDIT
+        self._window = window if k is None or k > window else None
+        self._reranked = rerank is not None  # in an order that a search cannot go on in
+        self._begun = False
+        options = options_message(k, radius, plan, payloads=payloads, credit=self._window, rerank=rerank)
+        query.options.CopyFrom(options)
+        self._attempts = connection.retries.begin()
+        self._query_id = 0
+        self._consumed = 0
+        self._pending: list[Hit] = []
+        self._bound = -np.inf
+        self._ended = k == 0
+        self._statistics = search_pb2.QueryStatistics()
+
+    async def __aenter__(self) -> Self:
+        """Return the search itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close the search."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Stop the server's work for a search that nobody holds any more."""
+        self.close()
+
+    def __aiter__(self) -> Self:
+        """Return the search itself."""
+        return self
+
+    async def __anext__(self) -> Hit:
+        """Return the next hit, as soon as the server has proven it."""
+        if not self._pending:
+            ids, distances, kept = await self._chunk()
+            if not len(ids):
+                raise StopAsyncIteration
+            self._pending = _hits(ids, distances, kept)
+        return self._pending.pop()
+
+    def ready(self) -> Hit | None:
+        """Return the next hit if it has arrived already."""
+        return self._pending.pop() if self._pending else None
+
+    async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the ids and distances of the next ``n`` hits; fewer where no more exist."""
+        if n < 0:
+            raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+        parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
+        count = 0
+        while count < n:
+            if self._pending:
+                early = self._pending[count - n :][::-1]
+                del self._pending[len(self._pending) - len(early) :]
+                ids = np.array([hit.id for hit in early], dtype=np.uint64)
+                distances = np.array([hit.distance for hit in early])
+            else:
+                ids, distances, kept = await self._chunk()
+                if not len(ids):
+                    break
+                spare = count + len(ids) - n
+                if spare > 0:
+                    self._pending = _hits(ids[-spare:], distances[-spare:], kept[-spare:])
+                    ids, distances = ids[:-spare], distances[:-spare]
+            parts.append((ids, distances))
+            count += len(ids)
+        if not parts:
+            return np.empty(0, dtype=np.uint64), np.empty(0)
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([far for _, far in parts])
+
+    async def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
+        return await self.next(2**63)
+
+    @property
+    def lower_bound(self) -> float:
+        """No item that was not handed out is nearer than this; infinity when all were."""
+        return self._pending[-1].distance if self._pending else self._bound
+
+    @property
+    def stats(self) -> Stats:
+        """What the search has cost; known when it has ended."""
+        return statistics_of(self._statistics)
+
+    def close(self) -> None:
+        """Stop the search. Closing twice is fine."""
+        self._ended = True
+        if self._inbox is not None:
+            self._inbox = None
+            self._connection.session.forget(self._query_id)
+
+    async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
+        """Return the next hits that arrive; none at the end."""
+        while not self._ended:
+            if self._inbox is None:
+                self._query_id, self._inbox = self._connection.session.start(self._index, self._query)
+            chunk = await self._inbox.get()
+            if not isinstance(chunk, search_pb2.Chunk):
+                self._inbox = None
+                if not isinstance(chunk, UnavailableError | OverloadedError) or (self._reranked and self._begun):
+                    self._ended = True
+                    raise chunk
+                await self._attempts.wait(chunk)
+                continue
+            self._attempts.reset()
+            ids, distances = hits_of(chunk.ids, chunk.distances)
+            if len(ids):
+                self._took(ids, distances)
+            if chunk.HasField("end"):
+                self._finish(chunk.end)
+            self._bound = chunk.lower_bound
+            if len(ids):
+                return ids, distances, chunk.payloads
+        return np.empty(0, dtype=np.uint64), np.empty(0), ()
+
+    def _took(self, ids: NDArray[np.uint64], distances: NDArray[np.float64]) -> None:
+        """Note where to go on, and let the server send more."""
+        if self._left is not None:
+            self._left -= len(ids)
+        if not self._reranked:
+            self._query.after.distance, self._query.after.id = float(distances[-1]), int(ids[-1])
+            if self._left:
+                self._query.options.k = self._left
+        self._begun = True
+        self._consumed += len(ids)
+        if self._window is not None and 2 * self._consumed >= self._window:
+            self._connection.session.grant(self._query_id, self._consumed)
+            self._consumed = 0
+
+    def _finish(self, end: search_pb2.QueryEnd) -> None:
+        self._inbox = None
+        self._statistics = end.statistics
+        if end.reason in GO_ON and self._left != 0:
+            self._consumed = 0
+            return
+        self._ended = True
+        if end.reason not in NO_MORE:
+            raise error_of(end.error.reason, end.error.message or search_pb2.EndReason.Name(end.reason))
+
+
+class Batch:
+    """The queries of one search_batch, on a call of their own; those without an answer are sent again if it breaks."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        index: str,
+        queries: Sequence[search_pb2.Query],
+        options: search_pb2.QueryOptions,
+        k: int,
+    ) -> None:
+        """Prepare; prefer :meth:`whamming.aio.Index.search_batch`."""
+        self._connection = connection
+        self._index = index
+        self._queries = queries
+        self._options = options
+        count = len(queries)
+        self._k = k
+        self._found: list[list[search_pb2.Chunk]] = [[] for _ in range(count)]
+        self._left = set(range(count)) if k else set()
+
+    async def run(self) -> None:
+        """Get all answers."""
+        attempts = self._connection.retries.begin()
+        while self._left:
+            before = len(self._left)
+            try:
+                await once(self._attempt)
+            except (UnavailableError, OverloadedError) as error:
+                if len(self._left) < before:
+                    attempts.reset()
+                await attempts.wait(error)
+
+    async def _attempt(self) -> None:
+        room = asyncio.Semaphore(AHEAD * BATCH)
+        call = self._connection.search.Search()
+        sending = asyncio.create_task(self._send(call, sorted(self._left), room))
+        try:
+            async for response in call:
+                for chunk in response.chunks:
+                    self._take(chunk)
+                    if chunk.HasField("end"):
+                        room.release()
+        finally:
+            sending.cancel()
+            call.cancel()
+        if self._left:
+            raise UnavailableError("the server ended the stream before it had answered everything")
+
+    async def _send(self, call: Any, places: Sequence[int], room: asyncio.Semaphore) -> None:
+        for first in range(0, len(places), BATCH):
+            piece = places[first : first + BATCH]
+            for place in piece:
+                await room.acquire()
+                self._queries[place].id = place
+                self._found[place] = []
+            queries = [self._queries[place] for place in piece]
+            batch = search_pb2.QueryBatch(index=self._index, queries=queries, options=self._options)
+            try:
+                await call.write(search_pb2.SearchRequest(batch=batch))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # reading tells why
+        await call.done_writing()
+
+    def _take(self, chunk: search_pb2.Chunk) -> None:
+        place = chunk.query_id
+        if not chunk.HasField("end"):
+            self._found[place].append(chunk)
+            return
+        end = chunk.end
+        if end.reason == search_pb2.END_REASON_FAILED:
+            raise error_of(end.error.reason, f"query {place}: {end.error.message}")
+        if end.reason in GO_ON:
+            return  # to be sent again as a whole
+        self._found[place].append(chunk)
+        self._left.discard(place)
+
+    def answer(self, *, single: bool) -> Answer:
+        """Put the answers together as :meth:`whamming.native.View.search` does."""
+        count = len(self._queries)
+        width = self._k if not single else max((self._hits(chunks) for chunks in self._found), default=0)
+        ids = np.full((count, width), np.iinfo(np.uint64).max, dtype=np.uint64)
+        distances = np.full((count, width), np.inf)
+        counts = np.zeros(count, dtype=np.uint64)
+        proven = np.zeros(count, dtype=np.uint64)
+        exact = np.zeros(count, dtype=np.bool_)
+        for row, chunks in enumerate(self._found):
+            filled = 0
+            for chunk in chunks:
+                filled = _fill(ids[row], distances[row], filled, chunk.ids, chunk.distances)
+            end = chunks[-1].end if chunks else search_pb2.QueryEnd(exact=True)
+            proven[row], exact[row] = filled, end.exact
+            counts[row] = _fill(ids[row], distances[row], filled, end.guess_ids, end.guess_distances)
+        stats = ManyStats([chunks[-1].end.statistics if chunks else NO_STATISTICS for chunks in self._found])
+        if single:
+            return Answer(ids[0], distances[0], counts, proven, exact, stats)
+        return Answer(ids, distances, counts, proven, exact, stats)
+
+    @staticmethod
+    def _hits(chunks: Sequence[search_pb2.Chunk]) -> int:
+        return sum(len(chunk.ids) + len(chunk.end.guess_ids) for chunk in chunks)
+
+
+def _fill(
+    ids: NDArray[np.uint64], distances: NDArray[np.float64], first: int, more: Sequence[int], far: Sequence[float]
+) -> int:
+    """Write hits into a row from a place on; returns where they end."""
+    last = first + len(more)
+    if last > first:
+        ids[first:last] = more
+        distances[first:last] = far
+    return last
+
+
+def _hits(ids: NDArray[np.uint64], distances: NDArray[np.float64], kept: Sequence[bytes]) -> list[Hit]:
+    """Return hits, the last one first."""
+    payloads = kept or [b""] * len(ids)
+    return [Hit(*hit) for hit in zip(ids.tolist(), distances.tolist(), payloads, strict=True)][::-1]

@@ -1,0 +1,68 @@
+"""Calls made again while the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+
+from whamming.errors import OverloadedError, ServiceError, UnavailableError
+from whamming.storage import ClosedError
+from whamming.wire import error_of_call
+
+T = TypeVar("T")
+
+
+class Retries:
+    """Repeats calls while the server is away."""
+
+    def __init__(self, seconds: float) -> None:
+        """Repeat for at most so long without success."""
+        self._seconds = seconds
+
+    def begin(self) -> Attempts:
+        """Return a new count of attempts."""
+        return Attempts(self._seconds)
+
+    async def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be repeated."""
+        attempts = self.begin()
+        while True:
+            try:
+                return await once(call)
+            except (UnavailableError, OverloadedError) as error:
+                await attempts.wait(error)
+
+
+class Attempts:
+    """How often and for how long something has been tried in vain."""
+
+    def __init__(self, seconds: float) -> None:
+        """Start counting."""
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Hear of success."""
+        self._until = time.monotonic() + self._seconds
+        self._delay = 0.05
+
+    async def wait(self, error: ServiceError) -> None:
+        """Wait before the next attempt; raises the error where it has been long enough."""
+        if time.monotonic() + self._delay > self._until:
+            raise error
+        await asyncio.sleep(self._delay)
+        self._delay = min(2 * self._delay, 1.0)
+
+
+async def once(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call; its failure is raised as one of our errors."""
+    try:
+        return await call()
+    except grpc.aio.AioRpcError as error:
+        raise error_of_call(error) from error
+    except grpc.aio.UsageError as error:
+        raise ClosedError("the connection is closed; connect again") from error
