@@ -1,0 +1,202 @@
+"""Vectors over the wire: a client that knows nothing of encoders gets the answers of a database in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import whamming
+from tests.serving import ServerProcess, Stubs, details_of
+from whamming import Database, InvalidArgumentError, RemoteDatabase
+from whamming.storage.encoders import Form, Kind
+from whamming.storage.reranking import Rerank
+from whamming.storage.settings import KeptVectors, Metric
+from whamming.v1 import index_pb2, item_pb2, search_pb2
+
+DIM, BITS, COUNT = 24, 20, 700
+KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
+FORMS: tuple[Form | None, ...] = (None, "asymmetric", "inner", "symmetric")
+IDS = np.arange(COUNT, dtype=np.uint64) * 3
+
+
+def made(seed: int, count: int, dtype: str = "<f4") -> NDArray[Any]:
+    """Vectors with directions that matter more than others; whole numbers, which every type holds."""
+    rng = np.random.default_rng(seed)
+    return np.rint(rng.standard_normal((count, DIM)) * np.linspace(40, 2, DIM)).clip(-128, 127).astype(dtype)
+
+
+@pytest.fixture
+def here() -> Iterator[Database]:
+    with whamming.open() as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def there(either: ServerProcess) -> Iterator[RemoteDatabase]:
+    with whamming.connect(either.address) as database:
+        yield database
+
+
+def packed(vectors: NDArray[Any]) -> index_pb2.VectorBatch:
+    """What a client in any language sends: little-endian numbers end to end."""
+    number = {"<f4": 1, "<f2": 2, "|i1": 3}[vectors.dtype.str]
+    return index_pb2.VectorBatch(dimension=vectors.shape[1], type=number, data=vectors.tobytes())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f2", "|i1"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bare_client_gets_the_answers_of_this_process(
+    either: ServerProcess, here: Database, name: str, kind: Kind, dtype: str
+) -> None:
+    sample, vectors, queries = made(1, 300), made(2, COUNT, dtype), made(3, 5)
+    docs = here.create_index("docs", BITS, encoder=kind, train=sample, seed=5)
+    docs.upsert(IDS, vectors=vectors)
+    with either.stubs() as stubs:
+        encoder = index_pb2.EncoderSettings(kind=KINDS.index(kind) + 1, seed=5, sample=packed(sample))  # type: ignore[arg-type]
+        settings = index_pb2.IndexSettings(bits=BITS)
+        created = stubs.indexes.CreateIndex(
+            index_pb2.CreateIndexRequest(name=name, settings=settings, encoder=encoder)
+        ).index
+        assert docs.encoder is not None
+        assert created.encoder.fingerprint == docs.encoder.fingerprint
+        assert (created.encoder.dimension, created.encoder.samples) == (DIM, 300)
+        items = item_pb2.ItemBatch(ids=IDS.tolist(), vectors=packed(vectors))
+        [done] = stubs.items.Upsert(iter([item_pb2.UpsertRequest(index=name, sequence=1, items=items)]))
+        assert done.count == COUNT
+        stored = stubs.items.Get(item_pb2.GetRequest(index=name, ids=IDS.tolist())).items
+        assert stored.codes == docs.get(IDS).codes.tobytes()
+        for number, form in enumerate(FORMS):
+            for vector in queries:
+                query = search_pb2.Query(vector=vector.tolist(), form=number, options=search_pb2.QueryOptions(k=9))  # type: ignore[arg-type]
+                found = stubs.search.SearchOnce(search_pb2.SearchOnceRequest(index=name, query=query)).result
+                expected = docs.search_batch(vectors=vector, costs=form, k=9)
+                assert list(found.ids) == expected.ids.tolist()
+                assert list(found.distances) == expected.distances.tolist()
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "inner"])
+@pytest.mark.parametrize("keep", ["float16", "int8"])
+def test_client_and_this_process_are_one(
+    there: RemoteDatabase, here: Database, name: str, keep: KeptVectors, metric: Metric
+) -> None:
+    vectors, queries = made(4, COUNT), made(5, 12)
+    payloads = [b"item %d" % i for i in range(COUNT)]
+    options: dict[str, Any] = {"encoder": "itq", "train": vectors, "keep_vectors": keep, "metric": metric}
+    ours, theirs = here.create_index("docs", BITS, **options), there.create_index(name, BITS, **options)
+    assert ours.settings == theirs.settings
+    for index in (ours, theirs):
+        index.upsert(IDS, vectors=vectors, payloads=payloads)
+    for form in FORMS:
+        expected, found = (index.search_batch(vectors=queries, costs=form, k=6) for index in (ours, theirs))
+        assert found.ids.tobytes() == expected.ids.tobytes()
+        assert found.distances.tobytes() == expected.distances.tobytes()
+    again: list[Rerank] = [1, 4, COUNT]
+    for rerank in [*again, "exact"] if metric == "l2" else again:
+        expected, found = (index.search_batch(vectors=queries, k=6, rerank=rerank) for index in (ours, theirs))
+        assert found.ids.tobytes() == expected.ids.tobytes()
+        assert found.distances.tobytes() == expected.distances.tobytes()
+        assert found.exact.tolist() == expected.exact.tolist()
+        one, other = (
+            list(index.search(vector=queries[0], k=6, rerank=rerank, payloads=True)) for index in (ours, theirs)
+        )
+        assert one == other
+        assert all(hit.payload == b"item %d" % (hit.id // 3) for hit in other)
+
+
+def test_encoder_goes_to_another_index(there: RemoteDatabase, here: Database, name: str) -> None:
+    vectors = made(6, COUNT)
+    first = there.create_index(name, BITS, encoder="itq", train=vectors)
+    encoder = first.encoder
+    assert encoder is not None
+    second = there.create_index(f"{name}-2", encoder=encoder)
+    third = here.create_index("docs", encoder=encoder)
+    for index in (second, third):
+        index.upsert(IDS, vectors=vectors)
+    assert second.settings == third.settings
+    assert second.get(IDS).codes.tobytes() == third.get(IDS).codes.tobytes() == encoder.encode(vectors).tobytes()
+
+
+def test_search_by_vector_streams(there: RemoteDatabase, name: str) -> None:
+    vectors = made(7, COUNT)
+    docs = there.create_index(name, encoder="sign", dim=DIM)
+    docs.upsert(IDS, vectors=vectors)
+    search = docs.search(vector=vectors[5])
+    first = next(search)
+    assert first.distance <= search.lower_bound
+    rest = search.all()[0]
+    assert sorted([first.id, *rest.tolist()]) == IDS.tolist()
+
+
+CREATE = index_pb2.CreateIndexRequest
+REFUSED: dict[str, tuple[CREATE, str]] = {
+    "no kind": (
+        CREATE(settings=index_pb2.IndexSettings(bits=8), encoder=index_pb2.EncoderSettings(dimension=8)),
+        "encoder.kind",
+    ),
+    "no bits": (CREATE(), "settings.bits"),
+    "torn sample": (
+        CREATE(encoder=index_pb2.EncoderSettings(kind=3, sample=index_pb2.VectorBatch(dimension=8, data=b"1234567"))),  # type: ignore[arg-type]
+        "encoder.sample.data",
+    ),
+    "unknown type": (
+        CREATE(encoder=index_pb2.EncoderSettings(kind=3, sample=index_pb2.VectorBatch(dimension=1, type=9, data=b"1"))),  # type: ignore[arg-type]
+        "encoder.sample.type",
+    ),
+    "rubbish": (CREATE(fitted_encoder=b"rubbish"), "fitted_encoder"),
+    "no such kept vectors": (
+        CREATE(settings=index_pb2.IndexSettings(bits=8, kept_vectors=1)),  # type: ignore[arg-type]
+        "settings.kept_vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_index_is_refused(stubs: Stubs, name: str, why: str) -> None:
+    request, field = REFUSED[why]
+    with pytest.raises(grpc.RpcError) as caught:
+        stubs.indexes.CreateIndex(
+            index_pb2.CreateIndexRequest(**{f.name: v for f, v in request.ListFields()}, name=name)
+        )
+    details = details_of(caught.value)
+    assert (caught.value.code(), details.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    assert details.field == field
+
+
+def test_vectors_without_an_encoder(stubs: Stubs, name: str) -> None:
+    stubs.indexes.CreateIndex(index_pb2.CreateIndexRequest(name=name, settings=index_pb2.IndexSettings(bits=8)))
+    items = item_pb2.ItemBatch(ids=[1], vectors=packed(made(0, 1)))
+    query = search_pb2.Query(vector=[1.0], options=search_pb2.QueryOptions(k=1))
+    calls = (
+        lambda: list(stubs.items.Upsert(iter([item_pb2.UpsertRequest(index=name, items=items)]))),
+        lambda: stubs.search.SearchOnce(search_pb2.SearchOnceRequest(index=name, query=query)),
+        lambda: stubs.indexes.GetEncoder(index_pb2.GetEncoderRequest(name=name)),
+    )
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as caught:
+            call()
+        details = details_of(caught.value)
+        assert (caught.value.code(), details.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_ENCODER")
+
+
+def test_client_refuses_what_the_encoder_would(there: RemoteDatabase, name: str) -> None:
+    docs = there.create_index(name, encoder="sign", dim=DIM)
+    wrong = made(8, 2)[:, :5]
+    broken = made(8, 2)
+    broken[1, 3] = np.nan
+    for vectors, said in ((wrong, f"5 components.*{DIM}"), (broken, "row 1, column 3 is nan")):
+        with pytest.raises(InvalidArgumentError, match=said):
+            docs.upsert([1, 2], vectors=vectors)
+        with pytest.raises(InvalidArgumentError, match=said):
+            docs.search_batch(vectors=vectors)
+    with pytest.raises(InvalidArgumentError, match="keeps no vectors"):
+        docs.search(vector=made(8, 1)[0], k=3, rerank=2)
+    with pytest.raises(InvalidArgumentError, match="both codes and vectors"):
+        docs.upsert([1], np.zeros((1, 3), dtype=np.uint8), vectors=made(8, 1))
+    with pytest.raises(InvalidArgumentError, match="without a vector"):
+        docs.search(np.zeros(3, dtype=np.uint8), costs="inner")
+    assert len(docs) == 0
