@@ -120,6 +120,8 @@ class Job:
     """The right ids, ``[q, k]``, ordered by (distance, id)."""
     tables: NDArray[np.int64]
     """The integer costs of every value of every byte, ``[q, bytes, 256]``."""
+    columns: Bytes
+    """The data's codes, byte by byte: ``[bytes, n]``."""
 
     @classmethod
     def make(cls, data: datasets.Dataset, queries: int, k: int) -> Job:
@@ -133,18 +135,20 @@ class Job:
         values = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
         differ = values[None, None] ^ datasets.unpack(codes, width * 8).reshape(queries, width, 1, 8)
         tables = np.einsum("qbvi,qbi->qbv", differ.astype(np.int64), costs)
-        job = cls(data, k, codes, weights, np.zeros((queries, k), np.int64), tables)
+        truth, columns = np.zeros((queries, k), np.int64), np.ascontiguousarray(data.codes.T)
+        job = cls(data, k, codes, weights, truth, tables, columns)
         for query in range(queries):
-            distances = job.distances(query, np.arange(len(data)))
+            distances = job.distances(query, slice(None))
             near = np.flatnonzero(distances <= np.partition(distances, k - 1)[k - 1])
             job.truth[query] = near[np.lexsort((near, distances[near]))][:k]
         return job
 
-    def distances(self, query: int, ids: Ids) -> NDArray[np.int64]:
+    def distances(self, query: int, rows: Ids | slice) -> NDArray[np.int64]:
         """Return the exact distances of some rows, in the query's integer unit."""
-        total = np.zeros(len(ids), np.int64)
-        for byte, table in enumerate(self.tables[query]):
-            total += table[self.data.codes[ids, byte]]
+        columns = self.columns[:, rows]
+        total = np.zeros(columns.shape[1], np.int64)
+        for table, column in zip(self.tables[query], columns, strict=True):
+            total += np.take(table, column)
         return total
 
     def score(self, answers: list[tuple[int, Ids]]) -> Recall:
@@ -404,10 +408,21 @@ class Milvus:
         index = client.prepare_index_params()
         params = {"M": 16, "efConstruction": 200} if self.kind == "HNSW" else {}
         index.add_index("code", index_type=self.kind, metric_type=self.metric, params=params)
-        client.create_index(self.kind, index, timeout=3600)
-        while client.describe_index(self.kind, "code")["state"] != "Finished":
-            time.sleep(0.2)
+        client.create_index(self.kind, index, sync=False)
+        while not self.indexed():
+            time.sleep(0.5)
         client.load_collection(self.kind, timeout=600)
+
+    def indexed(self) -> bool:
+        """Tell whether the index is built; while it is, a busy server may fail to say."""
+        pymilvus: Any = importlib.import_module("pymilvus")
+        try:
+            return bool(self.host.client.describe_index(self.kind, "code")["state"] == "Finished")
+        except pymilvus.MilvusException:
+            assert self.server is not None
+            if self.server.poll() is not None:
+                raise
+            return False
 
     def search_one(self, code: Bytes, weights: Floats, k: int, setting: int) -> Ids:
         ids: Ids = self.search_batch(code[None], weights[None], k, setting)[0]
@@ -833,6 +848,7 @@ def main() -> int:
     if missing:
         print(missing, file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers end too
     peers, absent = choose(args)
     for line in absent:
         print(f"not measured: {line}", file=sys.stderr)
