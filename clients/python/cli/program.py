@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -70,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever presses it again does not want to wait
         note(str(interrupt) or "interrupted")
+        logging.disable()  # what was under way is dropped now, which asyncio would complain of
+        warnings.simplefilter("ignore")
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("WHAMMING_DEBUG"):
