@@ -31,6 +31,15 @@ from whamming.v1.values import (
 
 _REASONS: Final = {reason: number for number, reason in enumerate(get_args(queries.Reason), start=1)}
 MOST_CHUNK: Final = 65_536
+_CHUNKS, _IDS, _DISTANCES = (
+    bytes([number << 3 | 2])
+    for number in (
+        search_pb2.SearchResponse.CHUNKS_FIELD_NUMBER,
+        search_pb2.Chunk.IDS_FIELD_NUMBER,
+        search_pb2.Chunk.DISTANCES_FIELD_NUMBER,
+    )
+)
+"""What fields with a length begin with."""
 
 
 def index_message(index: StoredIndex) -> index_pb2.Index:
@@ -189,19 +198,40 @@ def check_plan(options: Options, settings: IndexSettings) -> None:
 
 def chunk_message(chunk: Chunk) -> search_pb2.Chunk:
     """Pack some hits."""
-    return search_pb2.Chunk(
-        query_id=chunk.query_id,
-        ids=chunk.ids.tolist(),
-        distances=chunk.distances.tolist(),
-        payloads=chunk.payloads,
-        lower_bound=chunk.lower_bound,
-        end=None if chunk.end is None else _end_message(chunk.end),
-    )
+    message = _without_hits(chunk)
+    message.ids.extend(chunk.ids.tolist())
+    message.distances.extend(chunk.distances.tolist())
+    return message
+
+
+def _without_hits(chunk: Chunk) -> search_pb2.Chunk:
+    end = None if chunk.end is None else _end_message(chunk.end)
+    return search_pb2.Chunk(query_id=chunk.query_id, payloads=chunk.payloads, lower_bound=chunk.lower_bound, end=end)
 
 
 def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
-    """Return a serialised SearchResponse."""
-    return search_pb2.SearchResponse(chunks=[chunk_message(chunk) for chunk in chunks]).SerializeToString()
+    """Return a serialised SearchResponse.
+
+    Ids and distances go in as they lie in memory: that is what packed fields are, and fields may stand in any order.
+    """
+    response = []
+    for chunk in chunks:
+        pieces = [_without_hits(chunk).SerializeToString()]
+        if len(chunk.ids):
+            size = _varint(8 * len(chunk.ids))
+            pieces += [_IDS, size, chunk.ids.astype("<u8", copy=False).tobytes()]
+            pieces += [_DISTANCES, size, chunk.distances.astype("<f8", copy=False).tobytes()]
+        response += [_CHUNKS, _varint(sum(map(len, pieces))), *pieces]
+    return b"".join(response)
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as it stands before what it is the length of: 7 bits a byte, the lowest first."""
+    digits = []
+    while number > 127:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*digits, number])
 
 
 def _end_message(end: End) -> search_pb2.QueryEnd:

@@ -1,0 +1,46 @@
+"""Chunks as they go over the wire."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from whamming.native import Stats
+from whamming.server.messages import chunk_message, encode_chunks
+from whamming.server.queries import NO_STATS, Chunk, End
+from whamming.storage import NotFoundError
+from whamming.v1 import search_pb2
+
+STATS = Stats("sweep", True, 3, 2**63, 1, 2**40, 7, 128, 0, 0.25)
+
+
+def chunk(query_id: int, count: int, end: End | None = None, *, payloads: bool = False, every: int = 1) -> Chunk:
+    rng = np.random.default_rng(count)
+    ids = rng.integers(0, 2**64, count * every, dtype=np.uint64)[::every]
+    distances = np.sort(rng.standard_normal(count * every))[::every]
+    kept = [bytes(rng.integers(0, 256, i % 5, dtype=np.uint8)) for i in range(count)] if payloads else ()
+    return Chunk(query_id, ids, distances, kept, -math.inf if count == 0 else float(distances[-1]), end)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [],
+        [chunk(0, 0)],
+        [chunk(2**64 - 1, 15), chunk(1, 16), chunk(2, 17)],
+        [chunk(1, 2047), chunk(1, 2048), chunk(1, 65_536)],
+        [chunk(5, 300, payloads=True)],
+        [chunk(5, 10, every=3)],
+        [chunk(7, 3, End("complete", True, STATS, 1.5))],
+        [chunk(7, 0, End("failed", False, NO_STATS, 0.0, (1.25, 2**64 - 1), NotFoundError("there is no index 'x'")))],
+        [chunk(7, 2, End("budget", False, STATS, 0.0, guess=(np.arange(3, dtype=np.uint64), np.ones(3))))],
+    ],
+)
+def test_chunks_are_written_as_protobuf_would(chunks: list[Chunk]) -> None:
+    expected = search_pb2.SearchResponse(chunks=[chunk_message(one) for one in chunks])
+    assert search_pb2.SearchResponse.FromString(encode_chunks(chunks)) == expected
+    for one, message in zip(chunks, expected.chunks, strict=True):
+        assert list(message.ids) == one.ids.tolist()
+        assert list(message.distances) == one.distances.tolist()
