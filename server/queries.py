@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -33,6 +33,8 @@ PAYLOADS_TOGETHER: Final = 32
 BATCH_K: Final = 256
 """The largest k of queries that are batched."""
 MOST_TOGETHER: Final = 64
+GATHER_SLICES: Final = 5
+"""Slices of batched queries whose hits are sent together, where nobody else waits for the worker: messages are dear."""
 SWEEP_SECONDS: Final = 1.2e-9
 """What a sweep takes per code and 64 bits, at worst; says which indexes are searched quickly."""
 NO_STATS: Final = Stats("auto", False, 0, 0, 0, 0, 0, 0, 0, 0.0)
@@ -421,8 +423,9 @@ class BatchedQueries:
         *,
         started: float,
         pace: Pace,
+        alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; ``started``: when the queries arrived."""
+        """Prepare; ``started``: when the queries arrived; ``alone`` tells whether nobody else waits for a worker."""
         self.query_ids = query_ids
         self.options = options
         self._costs = costs
@@ -430,6 +433,7 @@ class BatchedQueries:
         self._sink = sink
         self._started = started
         self._pace = pace
+        self._alone = alone
         self._done = 0
         self._flag = CancelFlag()
         self._stopped: dict[int, Reason] = {}  # set by the event loop, read by a worker
@@ -464,14 +468,25 @@ class BatchedQueries:
         return self._sink.park(self) and not (self._flag.is_set and self._sink.unpark(self))
 
     def _step(self, seconds: float) -> Outcome:
+        if not self._flag.is_set:
+            if not self._sink.has_room():
+                return Outcome.PAUSE
+            chunks: list[Chunk] = []
+            until = time.perf_counter() + GATHER_SLICES * seconds
+            try:
+                while self._search(2 * seconds, chunks) and self._alone() and time.perf_counter() < until:
+                    pass
+            finally:  # what was found before an error, too
+                self._sink.send(chunks)
         if self._flag.is_set:
             self._finish(None)
-            return Outcome.DONE
-        if not self._sink.has_room():
-            return Outcome.PAUSE
+        return Outcome.DONE if self._done == len(self.query_ids) else Outcome.AGAIN
+
+    def _search(self, seconds: float, chunks: list[Chunk]) -> bool:
+        """Search some queries, for about so long, and add their hits; returns whether more are to be searched."""
         assert self._held is not None
         first = self._done
-        last = min(first + self._pace.together(2 * seconds), len(self.query_ids))
+        last = min(first + self._pace.together(seconds), len(self.query_ids))
         options = self.options
         assert options.k is not None
         view = self._held.snapshot.view
@@ -480,17 +495,14 @@ class BatchedQueries:
             self._costs[first:last], options.k, options.radius, options.plan, threads=1, cancel=self._flag
         )
         if self._flag.is_set:
-            self._finish(None)
-            return Outcome.DONE
+            return False
         now = time.perf_counter()
         self._pace.took(now - start, last - first)
-        chunks = []
-        for row in range(last - first):
+        for row, count in enumerate(found.counts.tolist()):
             query_id = self.query_ids[first + row]
             if query_id in self._stopped:
                 chunks.append(ending(query_id, End(self._stopped[query_id], False, NO_STATS, now - self._started)))
                 continue
-            count = int(found.counts[row])
             distances = found.distances[row, :count]
             reason: Reason = "complete" if count == options.k else "exhausted"
             bound = math.inf
@@ -501,8 +513,7 @@ class BatchedQueries:
             end = End(reason, True, found.stats[row], now - self._started)
             chunks.append(Chunk(query_id, found.ids[row, :count], distances, (), bound, end))
         self._done = last
-        self._sink.send(chunks)
-        return Outcome.DONE if last == len(self.query_ids) else Outcome.AGAIN
+        return last < len(self.query_ids)
 
     def _finish(self, error: Exception | None) -> None:
         """End what is left: by the reasons it was stopped for, or by an error."""

@@ -252,6 +252,10 @@ class SearchStream:
             self._paces.clear()
         return self._paces.setdefault((index, options), Pace())
 
+    def is_alone(self) -> bool:
+        """Tell whether no other stream waits for a worker."""
+        return not self._scheduler.is_wanted(self._flow)
+
     @property
     def stopped(self) -> Reason | None:
         """Why all queries are to end; None: they are not."""
@@ -403,7 +407,9 @@ class Arrival:
                 ids = [query.id for query in queries]
                 if quick and options.batchable and after is None:
                     pace = stream.pace(self._index, options)
-                    batched = BatchedQueries(ids, options, costs, held, stream, started=self._started, pace=pace)
+                    batched = BatchedQueries(
+                        ids, options, costs, held, stream, started=self._started, pace=pace, alone=stream.is_alone
+                    )
                     ready.append((ids, batched))
                     continue
                 for place, query_id in enumerate(ids):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -111,10 +111,18 @@ def streamed(
     return StreamedQuery(1, options, Costs.table(table()), held, sink, started=time.perf_counter(), after=after)
 
 
-def batched(index: StoredIndex, sink: Ledger, count: int, k: int = 3, radius: float | None = None) -> BatchedQueries:
+def batched(
+    index: StoredIndex,
+    sink: Ledger,
+    count: int,
+    k: int = 3,
+    radius: float | None = None,
+    alone: Callable[[], bool] = lambda: False,
+) -> BatchedQueries:
     costs = Costs.table(np.stack([table(seed) for seed in range(count)]))
     ids, held = list(range(count)), Held(index.snapshot(), LONG)
-    return BatchedQueries(ids, Options(k, radius), costs, held, sink, started=time.perf_counter(), pace=Pace())
+    options, started = Options(k, radius), time.perf_counter()
+    return BatchedQueries(ids, options, costs, held, sink, started=started, pace=Pace(), alone=alone)
 
 
 def finish(job: Job, seconds: float = 0.001) -> None:
@@ -335,6 +343,21 @@ def test_a_batch_is_done_in_handfuls(index: StoredIndex, sink: Ledger) -> None:
     assert len(sink.chunks) == 1, "one query tells how long they take"
     finish(batch, LONG)
     assert {chunk.query_id for chunk in sink.chunks} == set(range(40))
+
+
+def test_a_batch_that_has_a_worker_to_itself_goes_on_until_somebody_comes(index: StoredIndex, sink: Ledger) -> None:
+    looks = iter([True, False])
+    batch = batched(index, sink, 40, alone=lambda: next(looks))
+    assert batch.step(LONG) is Outcome.AGAIN
+    assert len(sink.chunks) == 1 + 8, "two handfuls"
+    assert batch.step(LONG) is Outcome.DONE
+    assert [chunk.query_id for chunk in sink.chunks] == list(range(40))
+
+
+def test_a_batch_sends_what_it_has_now_and_then(index: StoredIndex, sink: Ledger) -> None:
+    batch = batched(index, sink, 40, alone=lambda: True)
+    assert batch.step(1e-9) is Outcome.AGAIN
+    assert len(sink.chunks) == 1
 
 
 def test_cancelling_some_of_a_batch_leaves_the_others_alone(index: StoredIndex, sink: Ledger) -> None:

@@ -131,6 +131,22 @@ def test_jobs_of_a_flow_take_turns(single: Scheduler) -> None:
     assert order == ["a", "b", "c"] * 4
 
 
+def test_a_flow_is_told_whether_another_one_waits(single: Scheduler) -> None:
+    gate = Gate(single)
+    mine, other = Flow(), Flow()
+    assert not single.is_wanted(mine)
+    jobs = [counted(1), counted(1)]
+    single.submit(mine, jobs[0])
+    assert not single.is_wanted(mine), "its own jobs do not count"
+    assert single.is_wanted(other)
+    single.submit(other, jobs[1])
+    assert single.is_wanted(mine)
+    gate.open()
+    for job in jobs:
+        assert job.ended.wait(20)
+    assert not single.is_wanted(mine)
+
+
 def test_flows_get_equal_time_whatever_their_slices_and_jobs(single: Scheduler) -> None:
     """One flow has three jobs of long slices, the other one job of short slices: each gets half."""
     used = {"many": 0.0, "one": 0.0}
