@@ -117,21 +117,12 @@ class BatchStats(Sequence[Stats]):
     def __getitem__(self, query: slice) -> BatchStats: ...
     def __getitem__(self, query: int | slice) -> Stats | BatchStats:
         """Return the statistics of one query, or of several."""
-        raw = self._raw[query]
         if isinstance(query, slice):
-            return BatchStats(raw)
-        return Stats(
-            plan=_PLAN_NAMES[raw["plan"]],
-            switched=bool(raw["switched"]),
-            rounds=int(raw["rounds"]),
-            buckets=int(raw["buckets"]),
-            buckets_nonempty=int(raw["buckets_nonempty"]),
-            candidates=int(raw["candidates"]),
-            verified=int(raw["verified"]),
-            blocks=int(raw["blocks"]),
-            planes=int(raw["planes"]),
-            seconds=float(raw["nanoseconds"]) / 1e9,
-        )
+            return BatchStats(self._raw[query])
+        row = self._raw[query].item()  # in the order of the struct
+        plan, switched, rounds, _, buckets, nonempty, candidates, verified, blocks, planes, spent = row
+        name = _PLAN_NAMES[plan]
+        return Stats(name, bool(switched), rounds, buckets, nonempty, candidates, verified, blocks, planes, spent / 1e9)
 
 
 def check_plan(plan: str, can_probe: bool) -> None:
@@ -178,9 +169,8 @@ def describe_searches(
     """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
     check_radius(radius)
     search = np.zeros(len(costs), dtype=_SEARCH)
-    rows = np.arange(len(costs), dtype=np.uint64)
-    search["optimum"] = costs.optimum.ctypes.data + rows * costs.optimum.strides[0]
-    search["delta"] = costs.deltas.ctypes.data + rows * costs.deltas.strides[0]
+    search["optimum"] = _addresses(costs.optimum)
+    search["delta"] = _addresses(costs.deltas)
     search["floor"] = costs.floors
     search["exponent"] = costs.exponents
     search["plan"] = _PLANS[plan]
@@ -190,6 +180,12 @@ def describe_searches(
         search["resumed"] = 1
         search["after_distance"], search["after_id"] = checked_place(after)
     return ffi.from_buffer("struct wh_search[]", search)
+
+
+def _addresses(rows: NDArray[Any]) -> Any:
+    """Return where each row of an array lies."""
+    first = int(ffi.cast("uintptr_t", ffi.from_buffer(rows)))
+    return first if len(rows) == 1 else first + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
 
 
 def checked_place(after: tuple[float, int]) -> tuple[float, int]:

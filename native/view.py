@@ -29,6 +29,8 @@ from whamming.native.errors import InvalidArgumentError, check
 if TYPE_CHECKING:
     from whamming.native.index import Index
 
+NO_ID: Final = 2**64 - 1
+"""What rows of ids are padded with."""
 MOST_PADDED: Final = 1 << 28
 """Numbers in the arrays of an answer that is padded because k exceeds the number of items."""
 
@@ -160,7 +162,7 @@ class View:
         plan = self._checked(plan)
         columns = min(k, self.n)
         q = len(costs)
-        ids = np.full((q, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
+        ids = np.full((q, columns), NO_ID, dtype=np.uint64)
         distances = np.full((q, columns), np.inf)
         counts = np.zeros(q, dtype=np.uint64)
         proven = counts
@@ -188,7 +190,7 @@ class View:
             found_count = int(counts[0])
             return Answer(ids[0, :found_count], distances[0, :found_count], counts, proven, exact, stats)
         if columns < k:
-            ids, distances = padded(ids, k, np.iinfo(np.uint64).max), padded(distances, k, np.inf)
+            ids, distances = padded(ids, k, NO_ID), padded(distances, k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
     def cursor(
