@@ -31,7 +31,7 @@ def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     """The flags for a server, or for a directory."""
     if request.param == "server":
-        return ("--server", request.getfixturevalue("cli_server"))
+        return ("--server", request.getfixturevalue("cli_server"), "--timeout", "30")
     return ("--data", str(tmp_path / "data"))
 
 
