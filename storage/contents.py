@@ -174,19 +174,19 @@ class Contents:
         return self._snapshot
 
     def settle(self) -> None:
-        """Bring the pending batches in."""
+        """Bring the pending batches in: all of them or, where that is interrupted, none."""
         if not self.pending:
             return
         touched, rows = settle(self.pending, self.settings.code_bytes)
-        self.pending = []
-        self.sealed = tuple(part.killing(touched) for part in self.sealed)
-        self.frozen = tuple(run.killing(touched) for run in self.frozen)
-        self.runs = tuple(run for run in (run.killing(touched) for run in self.runs) if run.live)
+        sealed = tuple(part.killing(touched) for part in self.sealed)
+        frozen = tuple(run.killing(touched) for run in self.frozen)
+        runs = [run for run in (run.killing(touched) for run in self.runs) if run.live]
         if len(rows):
-            self._add_run(rows)
+            self._add_run(runs, rows)
+        # Last, and without a call in between: a batch that was neither here nor there would be gone with the next seal.
+        self.sealed, self.frozen, self.runs, self.pending = sealed, frozen, (*runs,), []
 
-    def _add_run(self, rows: Rows) -> None:
-        runs = list(self.runs)
+    def _add_run(self, runs: list[Live], rows: Rows) -> None:
         merged = [rows]
         size = len(rows)
         while runs and (runs[-1].live <= 2 * size or runs[-1].live + size <= SMALL_RUN):
@@ -196,7 +196,6 @@ class Contents:
             rows = Rows.concatenate(merged)
             rows = rows.take(np.argsort(rows.ids))
         runs.append(Live(Run(self.settings, rows)))
-        self.runs = tuple(runs)
 
     def freeze(self) -> tuple[Live, ...]:
         """Set the runs aside to be sealed: later writes still kill in them, but go to runs of their own."""

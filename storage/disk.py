@@ -278,6 +278,8 @@ class LmdbStore(SegmentedStore):
             if next(_delta(txn, self._sequence + 1), None) is not None:  # of a commit that was interrupted when done
                 with self._state:
                     self._read_delta(txn, self._contents)
+                    for batch in self._unsaved:  # which come after them, also where they are among them
+                        self._contents.add(batch)
             for number, batch in enumerate(batches, self._sequence + 1):
                 txn.put(delta_key(number), pack_delta(number, batch))
             point("in commit")

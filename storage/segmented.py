@@ -172,11 +172,20 @@ class SegmentedStore:
             raise
         self._commits += 1
         self._unsaved = []
+        try:
+            self._take_in(tickets)
+        except BaseException:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
+            self._take_in(tickets)
+            raise
+
+    def _take_in(self, tickets: Sequence[_Ticket]) -> None:
+        """Bring what was saved into the contents, unless that is done."""
         with self._state:
             for ticket in tickets:
-                self._contents.add(ticket.batch)
-                ticket.done = True
-                self._writes += 1
+                if not ticket.done:
+                    self._contents.add(ticket.batch)
+                    ticket.done = True
+                    self._writes += 1
 
     def flush(self) -> None:
         """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
