@@ -197,13 +197,22 @@ class Contents:
             rows = rows.take(np.argsort(rows.ids))
         runs.append(Live(Run(self.settings, rows)))
 
-    def freeze(self) -> tuple[Live, ...]:
-        """Set the runs aside to be sealed: later writes still kill in them, but go to runs of their own."""
+    def freeze(self, most_rows: int) -> tuple[Live, ...]:
+        """Set the runs aside to be sealed, none larger than a segment may be.
+
+        Later writes still kill in them, but go to runs of their own.
+        """
         self.settle()
-        self.frozen = (*self.frozen, *self.runs)
-        self.runs = ()
+        runs = [piece for run in self.runs for piece in self._divided(run, most_rows)]
+        self.frozen, self.runs = (*self.frozen, *runs), ()
         self._frozen_rows, self._frozen_bytes = self.delta_rows, self.delta_bytes
         return self.frozen
+
+    def _divided(self, run: Live, most_rows: int) -> list[Live]:
+        if run.segment.n <= most_rows and run.segment.payload_bytes <= maintenance.MOST_PAYLOAD:
+            return [run]
+        rows = run.rows()
+        return [Live(Run(self.settings, piece)) for piece in rows.divided(most_rows, maintenance.MOST_PAYLOAD)]
 
     def forget_frozen(self) -> None:
         """Count what was frozen as written no more: it is sealed."""

@@ -30,6 +30,7 @@ from typing import IO, Any, ClassVar, Final
 
 import lmdb
 
+from whamming.native import InvalidArgumentError
 from whamming.storage.contents import Contents, Snapshot
 from whamming.storage.errors import (
     NO_ROOM,
@@ -51,6 +52,7 @@ from whamming.storage.records import (
     array_key,
     check_array,
     dead_key,
+    delta_bytes,
     delta_key,
     pack_array,
     pack_dead,
@@ -268,6 +270,13 @@ class LmdbStore(SegmentedStore):
         self._pinned = group.txn.id()
 
     # -- writing the file -------------------------------------------------------------------------------------------
+
+    def _check_batch(self, batch: WriteBatch) -> None:
+        if delta_bytes(batch) > LARGEST_VALUE:
+            raise InvalidArgumentError(
+                f"a batch of {len(batch)} changes takes {delta_bytes(batch)} bytes; at most {LARGEST_VALUE} are "
+                "written at once, so write it in several"
+            )
 
     def _save(self, batches: Sequence[WriteBatch]) -> None:
         point("before commit")

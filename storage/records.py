@@ -122,6 +122,12 @@ def unpack_dead(record: Any, segment: int, n: int) -> NDArray[np.uint8]:
     return np.frombuffer(view[HEADER:], dtype=np.uint8).copy()
 
 
+def delta_bytes(batch: WriteBatch) -> int:
+    """Return how long a write batch's record will be."""
+    payloads = batch.upserts.payloads
+    return _delta_header.size + batch.nbytes + (payloads.ends.nbytes if payloads is not None else 0)
+
+
 def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
     """Return a write batch as a record."""
     rows, payloads = batch.upserts, batch.upserts.payloads

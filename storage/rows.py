@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from whamming.native import InvalidArgumentError
 from whamming.native.costs import as_codes
 from whamming.storage.settings import MAX_PAYLOAD, IndexSettings
 
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 18
+"""Of payloads that are brought into another order at a time, for which some 24 bytes each are needed."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Payloads:
         first = 0
         while first < len(ends):
             base = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, base + _CHUNK_BYTES)))
+            last = max(first + 1, int(np.searchsorted(ends, np.uint64(base + _CHUNK_BYTES))))
             part = lengths[first:last]
             out_starts = ends[first:last] - part - np.uint64(base)
             size = int(ends[last - 1]) - base
@@ -113,6 +114,19 @@ class Rows:
     def take(self, order: NDArray[np.integer[Any]]) -> Rows:
         """Return some, in another order."""
         return Rows(self.ids[order], self.codes[order], self.payloads.take(order) if self.payloads else None)
+
+    def divided(self, most_rows: int, most_payload: int) -> Iterator[Rows]:
+        """Return all, in their order, in pieces of at most so many items and bytes of payloads; one item at least."""
+        first = 0
+        while first < len(self):
+            last = first + most_rows
+            if self.payloads is not None:
+                ends = self.payloads.ends
+                most = (int(ends[first - 1]) if first else 0) + most_payload
+                last = min(last, int(np.searchsorted(ends, np.uint64(most), side="right")))
+            last = max(last, first + 1)
+            yield self.take(np.arange(first, min(last, len(self))))
+            first = last
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:

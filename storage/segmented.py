@@ -71,6 +71,9 @@ class SegmentedStore:
 
     # -- where bytes go ---------------------------------------------------------------------------------------------
 
+    def _check_batch(self, batch: WriteBatch) -> None:
+        """Refuse a batch that could never be saved: it would keep those that share its commit from being so."""
+
     def _save(self, batches: Sequence[WriteBatch]) -> None:
         """Make batches durable, all or none. Called with ``_writing`` held."""
 
@@ -107,6 +110,7 @@ class SegmentedStore:
         self._check_writable()
         if len(batch) == 0:
             return
+        self._check_batch(batch)
         if (durability or self.settings.durability) == "async":
             self._write_async(batch)
         else:
@@ -217,10 +221,12 @@ class SegmentedStore:
         with self._writing:
             self._commit()
             with self._state:
-                runs = self._contents.freeze()
+                runs = self._contents.freeze(self._most_rows())
                 self._mark()
         if runs:
-            self._replace(runs, progress, seals=True)
+            groups = _groups(runs, self._most_rows())
+            for number, group in enumerate(groups, 1):  # the delta goes with the last: what it repeats does no harm
+                self._replace(group, share_of(progress, number - 1, len(groups)), seals=number == len(groups))
             self._seals += 1
         elif self._delta_to_drop():
             self._install_settled((), None, None, seals=True)

@@ -100,3 +100,25 @@ def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
         twin.check()
         twin.index.flush()
         check_for_good(twin, disk)
+
+
+@pytest.mark.parametrize("point", ["built", "stored", "in install", "after install", "installed"])
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_a_seal_into_several_segments_that_breaks_off(
+    disk: Place, point: str, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whamming.storage.disk.LmdbStore._most_rows", lambda _: 20)
+    with disk.open() as database:
+        twin = Twin.create(database)
+        twin.layer()
+        twin.upsert(range(100, 170), random_codes(70, 13))
+        with monkeypatch.context() as patched:
+            patched.setattr("whamming.storage.faults.hook", interrupt_at(point, passes))
+            with pytest.raises(KeyboardInterrupt):
+                twin.index.seal()
+        twin.check()
+        with disk.open(mode="r") as other:
+            Twin(other.index("docs"), twin.model).check()
+        twin.delete(range(110, 120))
+        twin.upsert(range(140, 145), random_codes(5, 13, 9))
+        check_for_good(twin, disk)

@@ -82,6 +82,38 @@ def test_compacting_divides_what_is_too_much_for_one_segment(segmented: Place, m
             twin.check()
 
 
+@pytest.mark.parametrize("payload", [0, 70])
+def test_sealing_divides_what_is_too_much_for_one_segment(
+    segmented: Place, payload: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seal that fails as one array is too large would fail for ever."""
+    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+    with segmented.open() as database:
+        twin = Twin.create(database)
+        monkeypatch.setattr(type(twin.index.store), "_most_rows", lambda _: 50)
+        twin.upsert(range(170), random_codes(170, 13), [b"x" * payload] * 170)
+        twin.upsert([200], random_codes(1, 13), [b"y" * 2000])  # more than fits: it has a segment of its own
+        twin.delete(range(0, 60, 2))
+        shares: list[float] = []
+        twin.index.seal(shares.append)
+        twin.check()
+        assert shares == sorted(shares)
+        stats = twin.index.stats()
+        assert (stats.seals, stats.sealed_rows, stats.dead_rows, stats.delta_rows) == (1, 141, 0, 0)
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        sealed = [part.segment for part in store._contents.sealed]
+        assert all(part.n == 1 or (part.n <= 50 and part.payload_bytes <= 1000) for part in sealed)
+        assert len(sealed) <= (12 if payload else 5)
+        twin.delete(range(50, 100))
+        twin.index.compact()
+        twin.check()
+    if segmented.persistent:
+        with segmented.open() as database:
+            twin.index = database.index("docs")
+            twin.check()
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(8))
 def test_space_is_bounded_when_maintenance_is_at_rest(segmented: Place, seed: int) -> None:

@@ -14,7 +14,7 @@ from tests.storage.model import check_answers, check_items
 from tests.storage.twin import Twin, random_codes
 from whamming import InvalidArgumentError
 from whamming.native import Buckets, Tables
-from whamming.storage import BitOrder, WriteBatch
+from whamming.storage import BitOrder, Durability, WriteBatch
 
 
 def test_what_is_written_is_found(place: Place) -> None:
@@ -161,6 +161,27 @@ def test_what_the_caller_does_to_its_arrays_later_changes_nothing(twin: Twin) ->
     items = twin.index.get([60, 61])
     items.codes[:] = 77
     twin.check()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "async"])
+def test_a_batch_that_no_record_holds_is_refused_and_keeps_no_other_back(
+    disk: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whamming.storage.disk.LARGEST_VALUE", 1000)
+    with disk.open() as database:
+        twin = Twin.create(database)
+        twin.upsert(range(50), random_codes(50, 13), durability=durability)  # 48 + 50 x 10 bytes
+        fits: list[bytes | None] = [b"x" * 808, *[None] * 7]  # 48 + 8 x 18 + 808
+        twin.upsert(range(8), random_codes(8, 13), fits, durability=durability)
+        with pytest.raises(
+            InvalidArgumentError, match="a batch of 8 changes takes 1001 bytes; at most 1000 are written"
+        ):
+            twin.index.upsert(range(8), random_codes(8, 13), [b"x" * 809, *fits[1:]], durability=durability)
+        with pytest.raises(InvalidArgumentError, match="a batch of 120 changes takes 1008 bytes"):
+            twin.index.delete(range(120), durability=durability)
+        twin.upsert([3], random_codes(1, 13, 5), durability=durability)
+        twin.index.flush()
+        twin.check()
 
 
 # -- codes -----------------------------------------------------------------------------------------------------------
