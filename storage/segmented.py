@@ -66,6 +66,7 @@ class SegmentedStore:
         self._closed = False
         self._wake = threading.Condition()
         self._wanted = False
+        self._attempts = 0  # at what was wanted, successful or not
         self._background: threading.Thread | None = None
         self._writes = self._commits = self._seals = self._compactions = 0
 
@@ -271,8 +272,9 @@ class SegmentedStore:
         with self._wake:
             self._wanted = True
             self._wake.notify_all()
-            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA) and not self._closed:
-                self._wake.wait(timeout=10)  # the delta must not outgrow memory: wait for a seal
+            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA):  # the delta must not outgrow memory
+                before = self._attempts
+                self._wake.wait_for(lambda: self._closed or self._attempts != before, timeout=10)
 
     def _ensure_background(self) -> None:
         with self._wake:
@@ -302,6 +304,7 @@ class SegmentedStore:
                 with self._wake:
                     self._wake.wait(timeout=1)
             with self._wake:
+                self._attempts += wanted
                 self._wake.notify_all()
 
     def maintain(self) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import whamming
 from tests.storage.conftest import Place
-from tests.storage.twin import Twin, in_threads, random_codes
+from tests.storage.twin import Twin, in_threads, random_codes, wait_until
 from whamming import StoredIndex
+from whamming.storage import maintenance
+from whamming.storage.segmented import SegmentedStore
 
 THREADS = 8
 
@@ -109,3 +112,35 @@ def test_threads_replace_and_delete_the_same_items(place: Place, small: None) ->
             assert code.tolist() == [int(payload or b"0") % 256] * 8
             assert found == bool(payload)
         assert index.verify().ok
+
+
+def test_writers_wait_for_a_seal_however_many_they_are(
+    segmented: Place, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one is under way, the delta does not grow beyond a few times what is sealed at once."""
+    most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS + THREADS
+    count = most + 1  # so that none is done before all of them wait
+    with segmented.open() as database:
+        twin = Twin.create(database, durability="async")
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        waiting = store._wake._waiters  # type: ignore[attr-defined]
+        seen: list[int] = []
+
+        def hook(name: str) -> None:
+            if name == "built" and not seen:
+                wait_until(lambda: len(waiting) == THREADS or store._contents.delta_rows > most)
+                seen.append(store._contents.delta_rows)
+
+        def writer(number: int) -> Callable[[], None]:
+            def run() -> None:
+                for i in range(count):
+                    twin.index.upsert([number * count + i], random_codes(1, 13, i))
+
+            return run
+
+        monkeypatch.setattr("whamming.storage.faults.hook", hook)
+        in_threads(*(writer(number) for number in range(THREADS)))
+        assert seen
+        assert maintenance.SEAL_ROWS <= seen[0] <= most
+        assert len(twin.index) == THREADS * count
