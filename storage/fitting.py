@@ -28,6 +28,10 @@ MOST_ROTATED: Final = 100_000
 """Rows of the sample that ``itq`` finds its rotation on, chosen by the seed; the rest is done on all of them."""
 
 
+LARGE_CELLS: Final = 1 << 22
+"""Numbers in a block of the sample: the more, the less often numpy's threads wait for each other."""
+
+
 def fit(
     kind: Kind,
     sample: ArrayLike | None = None,
@@ -177,7 +181,7 @@ def _itq(
 def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
     """Return the directions in which the sample varies most, ``[dim, bits]``."""
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
-    for _, block in blocks(rows):
+    for _, block in blocks(rows, cells=LARGE_CELLS):
         centred = block - mean
         covariance += centred.T @ centred
     if not covariance.any():
@@ -194,7 +198,7 @@ def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> 
     turn = rotation.astype(np.float32)
     towards = np.zeros_like(rotation)
     total = 0.0
-    for _, block in blocks(projected):
+    for _, block in blocks(projected, cells=LARGE_CELLS):
         rotated = block @ turn
         total += float(np.abs(rotated).sum(dtype=np.float64))
         towards += np.where(rotated > 0, np.float32(1), np.float32(-1)).T @ block

@@ -50,13 +50,15 @@ def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors"
     return rows, single
 
 
-def blocks(rows: NDArray[Any], width: int = 0, what: str = "vectors") -> Iterator[tuple[int, NDArray[np.float32]]]:
+def blocks(
+    rows: NDArray[Any], width: int = 0, what: str = "vectors", cells: int | None = None
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield some rows at a time as float32, each with the number of its first row; valid until the next is asked for.
 
-    ``width``: numbers that the caller makes of a row, if those are more than its components. Raises
-    :class:`InvalidArgumentError` where a value is not a finite float32.
+    ``width``: numbers that the caller makes of a row, if those are more than its components; ``cells``: numbers in a
+    block, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` where a value is not a finite float32.
     """
-    size = max(256, BLOCK_CELLS // max(rows.shape[1], width, 1))
+    size = max(256, (cells or BLOCK_CELLS) // max(rows.shape[1], width, 1))
     in_place = rows.dtype == np.float32 and rows.flags.c_contiguous
     scratch = np.empty((0 if in_place else min(size, len(rows)), rows.shape[1]), dtype=np.float32)
     for first in range(0, len(rows), size):

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+# Numpy's own threads would only wait for each other: the tests keep all cores busy as it is.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 DEFAULT_CASES = 10_000
 
 

@@ -10,6 +10,12 @@ In this process::
         for hit in docs.search(code, weights=w, k=10):
             print(hit.id, hit.distance)
 
+With vectors rather than codes, made into codes by the index itself::
+
+        docs = db.create_index("docs", encoder="itq", bits=256, train=sample)
+        docs.upsert(ids, vectors=vectors)
+        docs.search(vector=query, k=10)
+
 On a server (``whamming serve``), with the same verbs::
 
     with whamming.connect("localhost:7777") as db:
@@ -23,7 +29,8 @@ from importlib.metadata import version
 from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.native import Budget, Hit, InvalidArgumentError, WhammingError
 from whamming.remote import RemoteDatabase, RemoteIndex, RemoteSearch, connect
-from whamming.storage import Database, StorageError, StoredIndex, restore
+from whamming.storage import Database, Encoder, StorageError, StoredIndex, load_encoder, restore
+from whamming.storage import fit as fit_encoder
 from whamming.storage import open_database as open  # noqa: A004 - the verb that users expect
 
 __version__ = version("whamming")
@@ -31,6 +38,7 @@ __all__ = [
     "Budget",
     "Database",
     "DeadlineError",
+    "Encoder",
     "Hit",
     "InvalidArgumentError",
     "OverloadedError",
@@ -44,6 +52,8 @@ __all__ = [
     "WhammingError",
     "__version__",
     "connect",
+    "fit_encoder",
+    "load_encoder",
     "open",
     "restore",
 ]
