@@ -127,7 +127,7 @@ class BatchStats(Sequence[Stats]):
 
 def check_plan(plan: str, can_probe: bool) -> None:
     """Refuse a plan that does not exist, or that an index without tables cannot run."""
-    if plan not in _PLANS:
+    if plan not in get_args(Plan):
         raise InvalidArgumentError(f"plan = {plan!r}; choose one of {get_args(Plan)}")
     if plan == "probe" and not can_probe:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")

@@ -137,9 +137,16 @@ class Rows:
         return Rows(np.concatenate([p.ids for p in parts]), np.concatenate([p.codes for p in parts]), payloads)
 
 
+def _as_array(values: ArrayLike, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the {what} are no array: {error}") from error
+
+
 def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
     """Return ids as ``uint64 [n]``, the caller's no more, or say what is wrong with them."""
-    array = np.asarray(ids)
+    array = _as_array(ids, "ids")
     if array.size == 0:
         return np.empty(0, dtype=np.uint64)
     if array.ndim != 1:
@@ -183,7 +190,7 @@ class WriteBatch:
         ``kept``: the vectors that the codes were made from, as bytes, for an index that keeps them.
         """
         own = as_ids(ids)
-        packed = np.asarray(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes)
+        packed = _as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
         if packed.size == 0 and len(own) == 0:
             packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
         packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
@@ -220,6 +227,8 @@ def _as_payloads(payloads: Sequence[bytes | None] | None, count: int) -> Payload
             f"the payloads are a numpy array of {payloads.dtype}, which does not tell zero bytes at the end of a "
             "payload from none; give a list of bytes, or an array of objects"
         )
+    if not hasattr(payloads, "__len__"):
+        raise InvalidArgumentError(f"the payloads are a {type(payloads).__name__}; give a list of bytes")
     if len(payloads) != count:
         raise InvalidArgumentError(f"{len(payloads)} payloads for {count} items; give one each (b'' or None for none)")
     for row, payload in enumerate(payloads):

@@ -142,3 +142,27 @@ def test_payloads_in_an_array_that_drops_zero_bytes_are_refused(index: StoredInd
     index.upsert([1, 2], CODES[1:3], kept)
     assert index.get([1, 2]).payloads == payloads
     index.upsert([1, 2], CODES[1:3])
+
+
+@pytest.mark.parametrize(
+    ("ids", "codes", "payloads", "message"),
+    [
+        ([[1], [2, 3]], CODES[:2], None, "the ids are no array: .*inhomogeneous"),
+        ([1, 2], [[1, 2], [3]], None, "the codes are no array: .*inhomogeneous"),
+        ([1], CODES[:1], 5, "the payloads are a int; give a list of bytes"),
+        ([1], CODES[:1], iter([b"x"]), "the payloads are a list_iterator; give a list of bytes"),
+    ],
+)
+def test_what_is_no_list_is_refused(index: StoredIndex, ids: Any, codes: Any, payloads: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        index.upsert(ids, codes, payloads)
+
+
+@pytest.mark.parametrize("plan", ["fast", ["auto"], None, 1])
+def test_a_plan_is_one_of_three(index: StoredIndex, plan: Any) -> None:
+    for search in (lambda: index.search(CODES[0], plan=plan), lambda: index.search_batch(CODES, plan=plan)):
+        with pytest.raises(
+            InvalidArgumentError, match=r"plan = .*; choose one of .*'auto', 'probe', 'sweep'"
+        ) as raised:
+            search()
+        assert repr(plan) in str(raised.value)
