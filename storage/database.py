@@ -274,7 +274,10 @@ class Database:
             self._check_open()
             if self.path is None:
                 return sorted(name for name, index in self._open.items() if not index.closed)
-            return sorted(p.name for p in self.path.iterdir() if p.is_dir() and is_name(p.name))
+            try:
+                return sorted(p.name for p in self.path.iterdir() if p.is_dir() and is_name(p.name))
+            except OSError as error:
+                raise from_system(error, self.path) from error
 
     def drop_index(self, name: str) -> None:
         """Remove an index with all its items. Searches that are under way finish."""
@@ -289,17 +292,17 @@ class Database:
                 opened.close()
             if self.path is not None:
                 gone = self.path / f".{name}.{uuid.uuid4().hex}.dropped"
-                (self.path / name).rename(gone)
-                sync(self.path)
+                try:
+                    (self.path / name).rename(gone)
+                    sync(self.path)
+                except OSError as error:
+                    raise from_system(error, self.path) from error
                 shutil.rmtree(gone, ignore_errors=True)
 
     def backup(self, path: str | Path) -> None:
         """Write a copy of all indexes to a new directory, which is a database of its own. Writing goes on meanwhile."""
         target = Path(path)
-        if self.path is not None and target.resolve().is_relative_to(self.path.resolve()):
-            raise InvalidArgumentError(f"{target} is inside of the database at {self.path}; give a path outside of it")
-        if target.exists():
-            raise AlreadyExistsError(f"{target} exists; give a path that does not")
+        self._check_target(target)
         names = self.list_indexes()
         new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")  # so that half a backup never looks whole
         try:
@@ -314,6 +317,12 @@ class Database:
             raise from_system(error, target) from error
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+    def _check_target(self, target: Path) -> None:
+        if self.path is not None and target.resolve().is_relative_to(self.path.resolve()):
+            raise InvalidArgumentError(f"{target} is inside of the database at {self.path}; give a path outside of it")
+        if target.exists():
+            raise AlreadyExistsError(f"{target} exists; give a path that does not")
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Check every byte of every index against its checksum; returns a report per index."""
@@ -403,6 +412,7 @@ def _fitted(
 def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
     """Copy a backup, or any database that is not being written, to a new directory, after checking every byte of it."""
     with open_database(source, mode="r") as database:
+        database._check_target(Path(target))
         for name, report in database.verify(progress).items():
             if not report.ok:
                 raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")

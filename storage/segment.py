@@ -234,10 +234,6 @@ class Live:
         np.bitwise_or.at(dead, places >> 3, (1 << (places & 7)).astype(np.uint8))
         return Live(self.segment, dead, self.number)
 
-    def is_dead(self, place: int) -> bool:
-        """Tell whether the item at a place is gone."""
-        return self.dead is not None and bool(self.dead[place >> 3] >> (place & 7) & 1)
-
     def alive(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which places (-1: none) hold an item that is still there."""
         there = places >= 0

@@ -300,7 +300,7 @@ class SegmentedStore:
             except ClosedError:
                 return
             except Exception:
-                log.exception("maintenance of an index failed; it will be tried again")
+                log.exception("maintenance of an index failed; the next write tries it again")
                 with self._wake:
                     self._wake.wait(timeout=1)
             with self._wake:

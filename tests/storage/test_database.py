@@ -550,6 +550,23 @@ def test_threads_close_an_index_and_open_it_again(lasting: Place) -> None:
         assert database.index("docs").verify().ok
 
 
+def test_a_directory_that_is_gone_is_a_storage_error(lasting: Place) -> None:
+    with lasting.open() as database:
+        fill(database)
+        (lasting.directory / "db").rename(lasting.directory / "elsewhere")
+        uses: list[Callable[[], object]] = [
+            database.list_indexes,
+            lambda: database.drop_index("docs"),
+            lambda: database.create_index("more", 8),
+            database.verify,
+        ]
+        for use in uses:
+            with pytest.raises(StorageError, match=r"db cannot be used: .*No such file"):
+                use()
+        (lasting.directory / "elsewhere").rename(lasting.directory / "db")
+        assert len(database.index("docs")) == 49
+
+
 def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
     database = disk.open()
@@ -644,8 +661,10 @@ def test_a_backup_into_its_own_database_is_refused(lasting: Place, monkeypatch: 
         database.backup(lasting.directory / "db2")
     with lasting.open("db2", mode="r") as database:
         assert len(database.index("docs")) == 49
+    shares: list[float] = []
     with pytest.raises(InvalidArgumentError, match="is inside of the database"):
-        whamming.restore(own, own / "restored")
+        whamming.restore(own, own / "restored", shares.append)
+    assert shares == [], "before all of it is read"
 
 
 def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
