@@ -91,6 +91,7 @@ _TABLE: Final[tuple[tuple[type[BaseException], int, str], ...]] = (
     (storage.StorageError, code_pb2.INTERNAL, "STORAGE"),
     (CorruptIndexError, code_pb2.DATA_LOSS, "CORRUPT"),
     (OutOfMemoryError, code_pb2.RESOURCE_EXHAUSTED, "OUT_OF_MEMORY"),
+    (MemoryError, code_pb2.RESOURCE_EXHAUSTED, "OUT_OF_MEMORY"),
     (OverloadedError, code_pb2.RESOURCE_EXHAUSTED, "OVERLOADED"),
     (AnswerTooLargeError, code_pb2.RESOURCE_EXHAUSTED, "ANSWER_TOO_LARGE"),
     (ShuttingDownError, code_pb2.UNAVAILABLE, "SHUTTING_DOWN"),

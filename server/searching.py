@@ -150,11 +150,12 @@ class SearchStream:
         self._finish_if_done()
 
     def _add(self, batch: search_pb2.QueryBatch) -> None:
-        queries = list(batch.queries)
-        if len(queries) > self._max_queries:
+        count = len(batch.queries)  # looked at first: a message can hold millions of empty ones
+        if count > self._max_queries:
             raise FieldError(
-                "batch.queries", f"{len(queries)} queries in a batch; at most {self._max_queries}: send several batches"
+                "batch.queries", f"{count} queries in a batch; at most {self._max_queries}: send several batches"
             )
+        queries = list(batch.queries)
         arrival = Arrival(self, batch.index, queries, batch.options)
         with self._lock:
             for place, query in enumerate(queries):
@@ -174,6 +175,8 @@ class SearchStream:
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
         for query_id in query_ids:
+            if query_id not in self._queries:  # without the lock, for there may be millions of them
+                continue
             with self._lock:
                 if query_id not in self._queries:
                     continue
@@ -311,10 +314,9 @@ class SearchStream:
 
     def idle(self) -> None:
         """Let the next batch begin."""
-        if self._arrivals:
-            with self._lock:
-                arrivals, self._arrivals = self._arrivals, []
-            self._submit(arrivals)
+        with self._lock:  # or a batch that is about to wait, because the caller seemed busy, would not be seen
+            arrivals, self._arrivals = self._arrivals, []
+        self._submit(arrivals)
 
     def _finish_if_done(self) -> None:
         with self._lock:

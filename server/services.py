@@ -26,6 +26,8 @@ PAGE: Final = 100
 MOST_PAGE: Final = 1000
 SCAN_ROWS: Final = 10_000
 MOST_SCAN_ROWS: Final = 100_000
+GET_ROWS: Final = 256
+"""Items are looked up so many at a time: 16 MiB of payloads at most."""
 MESSAGE_BYTES: Final = 1 << 21
 """What messages to clients stay below, about: half of what gRPC's clients take by default."""
 ANSWER_BYTES: Final = 3 << 20
@@ -185,6 +187,7 @@ class IndexService:
             latest = share
 
         working = asyncio.ensure_future(self._storage.run_slowly(work, report))
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # where nobody asks any more
         while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:
             yield min(latest, 0.999)
         await working
@@ -239,13 +242,24 @@ class ItemService:
         index = await self._storage.index(request.index)
 
         def get() -> item_pb2.GetResponse:
-            items = index.get(ids_of(request.ids))
-            payloads = items.payloads if any(items.payloads) else []
-            size = items.ids.nbytes + items.codes.nbytes + sum(map(len, payloads))
+            ids, snapshot = ids_of(request.ids), index.snapshot()
+            answer = item_pb2.GetResponse(items=item_pb2.ItemBatch(ids=request.ids))
+            codes, payloads = [], []
+            size = len(ids) * (8 + index.settings.code_bytes)
+            first = 0
+            while first < len(ids) and size <= ANSWER_BYTES:  # of an id that repeats, a large payload would add up
+                items = snapshot.get(ids[first : first + GET_ROWS])
+                size += sum(map(len, items.payloads))
+                codes.append(items.codes.tobytes())
+                payloads += items.payloads
+                answer.found.extend(items.found.tolist())
+                first += GET_ROWS
             if size > ANSWER_BYTES:
-                raise FieldError("ids", f"{len(items)} items have {size} bytes, at most {ANSWER_BYTES}: ask for fewer")
-            batch = item_pb2.ItemBatch(ids=request.ids, codes=items.codes.tobytes(), payloads=payloads)
-            return item_pb2.GetResponse(items=batch, found=items.found.tolist())
+                raise FieldError("ids", f"{len(ids)} items have over {ANSWER_BYTES} bytes: ask for fewer at once")
+            answer.items.codes = b"".join(codes)
+            if any(payloads):
+                answer.items.payloads.extend(payloads)
+            return answer
 
         return await self._storage.run(get)
 

@@ -30,6 +30,8 @@ from whamming.storage.rows import Rows, WriteBatch, settle
 from whamming.storage.segment import Live, Run, Segment
 from whamming.storage.settings import IndexSettings
 
+PIECE_BYTES = 1 << 23
+"""Of payloads in one piece of a scan, unless a single item has more."""
 SMALL_RUN = 4096
 """Rows: runs of at most so many are always merged."""
 
@@ -131,12 +133,20 @@ class Snapshot:
     def _pieces(self, size: int) -> Iterator[Rows]:
         for part in self._parts:
             places = part.places()
-            for first in range(0, len(places), size):
-                rows = part.segment.rows(places[first : first + size])
+            ends = part.segment.payload_ends(places)
+            first = 0
+            while first < len(places):
+                last = first + size
+                if ends is not None:
+                    start = int(ends[first - 1]) if first else 0
+                    fits = int(np.searchsorted(ends, np.uint64(start + PIECE_BYTES), side="right"))
+                    last = max(first + 1, min(last, fits))
+                rows = part.segment.rows(places[first:last])
                 payloads = rows.payloads
                 if self._hidden and payloads is not None:
                     payloads = payloads.without_heads(self._hidden)
                 yield Rows(rows.ids, self.settings.from_engine(rows.codes), payloads)
+                first = last
 
 
 class Contents:

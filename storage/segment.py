@@ -111,6 +111,11 @@ class Segment:
         """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
         return _heads(self._payloads(), places, width)
 
+    def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Return where the payloads of some places end, among those of all places; None: there are none."""
+        payloads = self._payloads()
+        return None if payloads is None else payloads.ends[places]
+
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the ids of some places."""
         return self.index.ids_at(places)
@@ -184,6 +189,10 @@ class Run:
     def heads(self, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
         """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
         return _heads(self._rows.payloads, places, width)
+
+    def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Return where the payloads of some places end, among those of all places; None: there are none."""
+        return None if self._rows.payloads is None else self._rows.payloads.ends[places]
 
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the ids of some places."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
+import tracemalloc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -16,10 +19,13 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from whamming.server import Config, Server
+from whamming.server.errors import refusal
 from whamming.server.scheduler import Flow, Outcome, Scheduler
-from whamming.server.services import IndexService, Storage
-from whamming.storage import Database, open_database
-from whamming.v1 import index_pb2, index_pb2_grpc
+from whamming.server.searching import SearchStream
+from whamming.server.services import IndexService, ItemService, Storage
+from whamming.storage import ClosedError, Database, open_database
+from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
+from whamming.v1.values import FieldError
 
 
 @pytest.fixture
@@ -94,6 +100,122 @@ def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> N
             writer.drop_index("docs")
             stats = index.stats()
     assert (stats.items, stats.disk_bytes) == (2, 0)
+
+
+async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
+    """A large payload whose id was asked for again and again was copied as often before the answer was refused."""
+    with open_database() as database:
+        database.create_index("docs", 4096).upsert([1], np.zeros((1, 512), dtype=np.uint8), [bytes(65_536)])
+        service = ItemService(Storage(database))
+        tracemalloc.start()
+        try:
+            for count in (5_000, 2_000_000):
+                with pytest.raises(FieldError, match="ask for fewer"):
+                    await service.Get(item_pb2.GetRequest(index="docs", ids=[1] * count), None)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 64 << 20
+        answer = await service.Get(item_pb2.GetRequest(index="docs", ids=[1] * 30 + [2]), None)
+        assert list(answer.found) == [True] * 30 + [False]
+        assert list(answer.items.payloads) == [bytes(65_536)] * 30 + [b""]
+        assert len(answer.items.codes) == 31 * 512
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
+    """A piece of a scan had 10,000 items whatever their payloads, 640 MiB of them."""
+    with open_database() as database:
+        index = database.create_index("docs", 8)
+        index.upsert(range(400), np.zeros((400, 1), dtype=np.uint8), [bytes([i % 256]) * 65_536 for i in range(400)])
+        if sealed:
+            index.seal()
+        index.delete(range(0, 400, 7))
+        pieces = list(index.scan())
+    assert max(rows.nbytes for rows in pieces) < 9 << 20
+    found = {int(row): rows.payloads[i] for rows in pieces if rows.payloads for i, row in enumerate(rows.ids)}
+    assert found == {i: bytes([i % 256]) * 65_536 for i in range(400) if i % 7}
+
+
+class Endless:
+    """More queries than memory holds."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __iter__(self) -> Iterator[search_pb2.Query]:
+        raise AssertionError("somebody looks at each")
+
+
+class Handed:
+    """Takes a scheduler's place: keeps what is handed in."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
+
+    def submit(self, flow: Flow, *jobs: Any) -> None:
+        self.jobs += jobs
+
+
+def a_stream(kind: type[SearchStream], scheduler: Any) -> SearchStream:
+    database: Any = None
+    return kind(database, scheduler, max_k=10, max_queries=100, buffer_bytes=1 << 16, snapshot_seconds=60.0)
+
+
+async def test_counts_queries_before_it_looks_at_them() -> None:
+    """16 MiB of empty queries were turned into eight million objects before they were refused."""
+    batch: Any = SimpleNamespace(queries=Endless(), index="docs", options=None)
+    with pytest.raises(FieldError, match="1000000000 queries in a batch"):
+        a_stream(SearchStream, Handed())._add(batch)
+
+
+class AtTheLastMoment(SearchStream):
+    """A query begins to wait for credit just after a batch has been told that there is too much to do."""
+
+    def _is_busy(self) -> bool:
+        self.other = threading.Thread(target=self.idle)
+        self.other.start()
+        self.other.join(0.1)
+        return True
+
+
+async def test_a_batch_that_waits_is_begun_when_another_query_pauses() -> None:
+    """The query that paused did not see a batch that was about to wait for it."""
+    scheduler = Handed()
+    stream = a_stream(AtTheLastMoment, scheduler)
+    assert isinstance(stream, AtTheLastMoment)
+    batch: Any = object()
+    assert stream.wait(batch)
+    stream.other.join()
+    assert scheduler.jobs == [batch]
+
+
+async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> None:
+    """It was logged as an exception that nobody had asked for."""
+    surprises: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: surprises.append(context))
+    gone = threading.Event()
+
+    def work(report: Any) -> None:
+        gone.wait()
+        raise ClosedError("the index is closed")
+
+    with open_database() as database:
+        storage = Storage(database)
+        shares = IndexService(storage)._progress(work)
+        assert await anext(shares) == 0.0
+        await shares.aclose()  # type: ignore[attr-defined]
+        gone.set()
+        await asyncio.to_thread(storage.close)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert not surprises
+
+
+def test_a_lack_of_memory_is_foreseen(caplog: pytest.LogCaptureFixture) -> None:
+    assert refusal(MemoryError()).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert not caplog.records
 
 
 class DoneAtOnce:
