@@ -355,14 +355,20 @@ def _checked_count(n: int) -> int:
     return n
 
 
-def _raw_budget(budget: Budget | None) -> Any:
-    if budget is None:
-        return ffi.NULL
+def checked_budget(budget: Budget) -> tuple[int, float]:
+    """Return how many candidates and seconds a budget admits; 0: no limit."""
     candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)
     seconds = budget.seconds
     if (candidates is not None and candidates <= 0) or (
         seconds is not None and not (_is_number(seconds) and seconds > 0)
     ):
         raise InvalidArgumentError(f"{budget}: candidates and seconds must be positive, or None for no limit")
-    nanoseconds = 0 if seconds is None else max(1, round(min(seconds, 1e9) * 1e9))
-    return ffi.new("struct wh_budget *", {"candidates": min(candidates or 0, 2**63), "nanoseconds": nanoseconds})
+    return min(candidates or 0, 2**63), 0.0 if seconds is None else min(seconds, 1e9)
+
+
+def _raw_budget(budget: Budget | None) -> Any:
+    if budget is None:
+        return ffi.NULL
+    candidates, seconds = checked_budget(budget)
+    nanoseconds = max(1, round(seconds * 1e9)) if seconds else 0
+    return ffi.new("struct wh_budget *", {"candidates": candidates, "nanoseconds": nanoseconds})

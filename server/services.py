@@ -12,7 +12,7 @@ import numpy as np
 
 from whamming.server import messages
 from whamming.server.config import Config
-from whamming.server.errors import OverloadedError, ShuttingDownError
+from whamming.server.errors import AnswerTooLargeError, OverloadedError, ShuttingDownError
 from whamming.server.methods import Context
 from whamming.server.scheduler import Scheduler
 from whamming.server.searching import SearchStream, search_once
@@ -31,7 +31,7 @@ GET_ROWS: Final = 256
 MESSAGE_BYTES: Final = 1 << 21
 """What messages to clients stay below, about: half of what gRPC's clients take by default."""
 ANSWER_BYTES: Final = 3 << 20
-"""Of hits in the one message of SearchOnce."""
+"""Of hits in the one message of SearchOnce, and of items in that of Get."""
 BLOCKING_THREADS: Final = 16
 """Calls that read or write storage at once; a group of writes shares a commit."""
 SLOW_THREADS: Final = 2
@@ -255,7 +255,7 @@ class ItemService:
                 answer.found.extend(items.found.tolist())
                 first += GET_ROWS
             if size > ANSWER_BYTES:
-                raise FieldError("ids", f"{len(ids)} items have over {ANSWER_BYTES} bytes: ask for fewer at once")
+                raise AnswerTooLargeError(f"{len(ids)} items have over {ANSWER_BYTES} bytes: ask for fewer at once")
             answer.items.codes = b"".join(codes)
             if any(payloads):
                 answer.items.payloads.extend(payloads)

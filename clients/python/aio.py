@@ -15,7 +15,8 @@ same effect when they are sent twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -23,12 +24,12 @@ import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whamming.errors import OverloadedError, UnavailableError
+from whamming.errors import AnswerTooLargeError, OverloadedError, UnavailableError
 from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError, Plan, Tables
 from whamming.native.costs import as_codes
 from whamming.native.cursor import as_whole, check_radius, checked_place
 from whamming.querying import Batch, Connection, Search
-from whamming.retries import Retries, once
+from whamming.retries import Retries, once, responses_of
 from whamming.session import Session
 from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
 from whamming.storage.encoders import Encoder, Form, Kind
@@ -50,7 +51,6 @@ from whamming.v1.values import (
 from whamming.wire import (
     batches,
     encoder_messages,
-    error_of_call,
     options_message,
     query_messages,
     vector_messages,
@@ -59,6 +59,12 @@ from whamming.wire import (
 RETRY_SECONDS: Final = 30.0
 """For how long a call that may be repeated is tried again while the server is away."""
 RECEIVE_BYTES: Final = 64 << 20
+MOST_IDS: Final = 500_000
+"""Of items to delete, in one message."""
+ANSWER_BYTES: Final = 2 << 20
+"""Of ids and codes that are asked for in one message; a server sends 3 MiB with their payloads."""
+MOST_SCAN_ROWS: Final = 100_000
+"""What a server sends in one message, at most."""
 
 
 async def connect(address: str, *, timeout: float = 10.0, retry_seconds: float = RETRY_SECONDS) -> Database:
@@ -231,9 +237,12 @@ class Index:
         ]
         attempts = self._database._retries.begin()
         while unsent:
+            before = len(unsent)
             try:
                 await once(lambda: self._upsert(unsent))
             except (UnavailableError, OverloadedError) as error:
+                if len(unsent) < before:
+                    attempts.reset()
                 await attempts.wait(error)
 
     def _rows(
@@ -287,32 +296,47 @@ class Index:
             raise UnavailableError("the server ended the stream before it had written everything")
 
     async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
-        """Remove items; ids that do not exist are ignored."""
+        """Remove items; ids that do not exist are ignored. More than 500,000 are removed message by message."""
         _check_durability(durability)
-        wanted = as_ids(ids).tolist()
-        request = item_pb2.DeleteRequest(index=self.name, ids=wanted, durability=durability_number(durability))
-        await self._database._retries.run(lambda: self._database._items.Delete(request))
+        unwanted = as_ids(ids)
+        for first in range(0, len(unwanted), MOST_IDS):
+            request = item_pb2.DeleteRequest(
+                index=self.name,
+                ids=unwanted[first : first + MOST_IDS].tolist(),
+                durability=durability_number(durability),
+            )
+            await self._database._retries.run(lambda request=request: self._database._items.Delete(request))  # type: ignore[misc]
 
     async def get(self, ids: ArrayLike) -> Items:
-        """Look items up by id."""
+        """Look items up by id. What does not fit into one message is asked for piece by piece."""
         wanted = as_ids(ids)
-        request = item_pb2.GetRequest(index=self.name, ids=wanted.tolist())
-        response = await self._database._retries.run(lambda: self._database._items.Get(request))
-        rows = items_of(response.items, self.settings)
-        payloads = list(response.items.payloads) or [b""] * len(wanted)
-        found = np.fromiter(response.found, dtype=np.bool_, count=len(response.found))
-        return Items(wanted, found, rows.codes, payloads)
+        found = np.zeros(len(wanted), dtype=np.bool_)
+        codes = np.zeros((len(wanted), self.settings.code_bytes), dtype=np.uint8)
+        payloads: list[bytes] = []
+        size = max(1, ANSWER_BYTES // (8 + self.settings.code_bytes))
+        while len(payloads) < len(wanted):
+            piece = slice(len(payloads), len(payloads) + size)
+            request = item_pb2.GetRequest(index=self.name, ids=wanted[piece].tolist())
+            try:
+                response = await self._database._retries.run(lambda request=request: self._database._items.Get(request))  # type: ignore[misc]
+            except AnswerTooLargeError:  # for its payloads
+                if size == 1:
+                    raise
+                size = max(1, min(size, len(wanted)) // 4)
+                continue
+            codes[piece] = items_of(response.items, self.settings).codes
+            found[piece] = response.found
+            payloads += list(response.items.payloads) or [b""] * len(request.ids)
+        return Items(wanted, found, codes, payloads)
 
-    async def scan(self, size: int = 10_000) -> AsyncIterator[Rows]:
+    async def scan(self, size: int = 10_000) -> AsyncGenerator[Rows, None]:
         """Return all items of a snapshot, in no particular order, in pieces of at most ``size``."""
-        call = self._database._items.Scan(item_pb2.ScanRequest(index=self.name, batch_size=size))
-        try:
-            async for response in call:
+        if as_whole("size", size) < 1:
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
+        request = item_pb2.ScanRequest(index=self.name, batch_size=min(size, MOST_SCAN_ROWS))
+        async with contextlib.aclosing(responses_of(lambda: self._database._items.Scan(request))) as responses:
+            async for response in responses:
                 yield items_of(response.items, self.settings)
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
-        finally:
-            call.cancel()
 
     def search(
         self,
@@ -434,20 +458,31 @@ class Index:
 
     async def seal(self, progress: Callable[[float], None] | None = None) -> None:
         """Turn recent writes into a segment with tables now, rather than when there are many."""
-        await self._watch(self._database._indexes.SealIndex, index_pb2.SealIndexRequest(name=self.name), progress)
+        async for share in self.sealing():
+            if progress is not None:
+                progress(share)
+
+    def sealing(self) -> AsyncGenerator[float, None]:
+        """Seal; yields the share done now and then."""
+        request = index_pb2.SealIndexRequest(name=self.name)
+        return _shares(lambda: self._database._indexes.SealIndex(request))
 
     async def compact(self, progress: Callable[[float], None] | None = None) -> None:
         """Merge everything into one segment, without the items that are gone."""
-        request = index_pb2.CompactIndexRequest(name=self.name)
-        await self._watch(self._database._indexes.CompactIndex, request, progress)
+        async for share in self.compacting():
+            if progress is not None:
+                progress(share)
 
-    async def _watch(self, rpc: Any, request: Any, progress: Callable[[float], None] | None) -> None:
-        try:
-            async for response in rpc(request):
-                if progress is not None:
-                    progress(response.progress)
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
+    def compacting(self) -> AsyncGenerator[float, None]:
+        """Compact; yields the share done now and then."""
+        request = index_pb2.CompactIndexRequest(name=self.name)
+        return _shares(lambda: self._database._indexes.CompactIndex(request))
+
+
+async def _shares(call: Callable[[], Any]) -> AsyncGenerator[float, None]:
+    async with contextlib.aclosing(responses_of(call)) as responses:
+        async for response in responses:
+            yield response.progress
 
 
 def _is_single(codes: ArrayLike | None, table: ArrayLike | None, vectors: ArrayLike | None) -> bool:

@@ -6,7 +6,8 @@
     └── ServiceError                 the call failed
         ├── UnavailableError         the server cannot be reached, or shuts down
         ├── DeadlineError            no answer in time
-        └── OverloadedError          the server takes on no more; try again later
+        ├── OverloadedError          the server takes on no more; try again later
+        └── AnswerTooLargeError      an answer does not fit into one message; ask for less
 """
 
 from whamming.native import WhammingError
@@ -26,3 +27,7 @@ class DeadlineError(ServiceError, TimeoutError):
 
 class OverloadedError(ServiceError):
     """The server takes on no more; try again later."""
+
+
+class AnswerTooLargeError(ServiceError):
+    """An answer does not fit into one message; ask for less."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 
 from whamming.errors import OverloadedError, UnavailableError
 from whamming.native import Answer, Hit, InvalidArgumentError, Plan, Stats
-from whamming.native.cursor import check_radius, check_wanted
+from whamming.native.cursor import as_whole, check_radius, check_wanted
+from whamming.native.view import padded
 from whamming.retries import Retries, once
 from whamming.session import Inbox, Session
 from whamming.storage.reranking import Rerank
 from whamming.v1 import search_pb2
 from whamming.v1.values import hits_of, statistics_of
-from whamming.wire import ManyStats, error_of, options_message
+from whamming.wire import MESSAGE_BYTES, MOST_K, ManyStats, error_of, options_message
 
 CREDIT: Final = 65_536
 """Hits of a search that the server may send ahead of what was asked for here."""
@@ -28,6 +30,8 @@ BATCH: Final = 256
 """Queries of search_batch that go into one message."""
 AHEAD: Final = 4
 """Of such messages under way at once."""
+ROUND_BYTES: Final = 32
+"""What a query takes in a message beside its costs, at most: its id, its tags and its length."""
 
 NO_STATISTICS: Final = search_pb2.QueryStatistics(plan=search_pb2.PLAN_AUTO)
 NO_MORE: Final = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
@@ -73,13 +77,14 @@ class Search:
         self._window = window if k is None or k > window else None
         self._reranked = rerank is not None  # in an order that a search cannot go on in
         self._begun = False
-        options = options_message(k, radius, plan, payloads=payloads, credit=self._window, rerank=rerank)
+        options = options_message(self._left, radius, plan, payloads=payloads, credit=self._window, rerank=rerank)
         query.options.CopyFrom(options)
         self._attempts = connection.retries.begin()
         self._query_id = 0
         self._consumed = 0
         self._pending: list[Hit] = []
         self._bound = -np.inf
+        self._shut_out: UnavailableError | None = None
         self._ended = k == 0
         self._statistics = search_pb2.QueryStatistics()
 
@@ -114,7 +119,7 @@ class Search:
 
     async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the ids and distances of the next ``n`` hits; fewer where no more exist."""
-        if n < 0:
+        if as_whole("n", n) < 0:
             raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
         parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
         count = 0
@@ -162,6 +167,9 @@ class Search:
     async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
         """Return the next hits that arrive; none at the end."""
         while not self._ended:
+            if self._shut_out is not None:
+                await self._attempts.wait(self._shut_out)
+                self._shut_out = None
             if self._inbox is None:
                 self._query_id, self._inbox = self._connection.session.start(self._index, self._query)
             chunk = await self._inbox.get()
@@ -172,7 +180,8 @@ class Search:
                     raise chunk
                 await self._attempts.wait(chunk)
                 continue
-            self._attempts.reset()
+            if chunk.end.reason != search_pb2.END_REASON_SHUTDOWN:
+                self._attempts.reset()
             ids, distances = hits_of(chunk.ids, chunk.distances)
             if len(ids):
                 self._took(ids, distances)
@@ -190,7 +199,7 @@ class Search:
         if not self._reranked:
             self._query.after.distance, self._query.after.id = float(distances[-1]), int(ids[-1])
             if self._left:
-                self._query.options.k = self._left
+                self._query.options.k = min(self._left, MOST_K)
         self._begun = True
         self._consumed += len(ids)
         if self._window is not None and 2 * self._consumed >= self._window:
@@ -200,8 +209,13 @@ class Search:
     def _finish(self, end: search_pb2.QueryEnd) -> None:
         self._inbox = None
         self._statistics = end.statistics
-        if end.reason in GO_ON and self._left != 0:
+        go_on = end.reason in GO_ON or (
+            end.reason == search_pb2.END_REASON_COMPLETE and self._query.options.k == MOST_K
+        )
+        if go_on and self._left != 0 and not (self._reranked and self._begun):
             self._consumed = 0
+            if end.reason == search_pb2.END_REASON_SHUTDOWN:
+                self._shut_out = UnavailableError("the server shuts down; connect again when it is back")
             return
         self._ended = True
         if end.reason not in NO_MORE:
@@ -258,8 +272,7 @@ class Batch:
             raise UnavailableError("the server ended the stream before it had answered everything")
 
     async def _send(self, call: Any, places: Sequence[int], room: asyncio.Semaphore) -> None:
-        for first in range(0, len(places), BATCH):
-            piece = places[first : first + BATCH]
+        for piece in self._pieces(places):
             for place in piece:
                 await room.acquire()
                 self._queries[place].id = place
@@ -270,7 +283,22 @@ class Batch:
                 await call.write(search_pb2.SearchRequest(batch=batch))
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return  # reading tells why
-        await call.done_writing()
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await call.done_writing()
+
+    def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
+        """Yield places of queries that go into one message."""
+        piece: list[int] = []
+        size = 0
+        for place in places:
+            more = self._queries[place].ByteSize() + ROUND_BYTES
+            if piece and (len(piece) == BATCH or size + more > MESSAGE_BYTES):
+                yield piece
+                piece, size = [], 0
+            piece.append(place)
+            size += more
+        if piece:
+            yield piece
 
     def _take(self, chunk: search_pb2.Chunk) -> None:
         place = chunk.query_id
@@ -288,7 +316,7 @@ class Batch:
     def answer(self, *, single: bool) -> Answer:
         """Put the answers together as :meth:`whamming.native.View.search` does."""
         count = len(self._queries)
-        width = self._k if not single else max((self._hits(chunks) for chunks in self._found), default=0)
+        width = max((self._hits(chunks) for chunks in self._found), default=0)
         ids = np.full((count, width), np.iinfo(np.uint64).max, dtype=np.uint64)
         distances = np.full((count, width), np.inf)
         counts = np.zeros(count, dtype=np.uint64)
@@ -304,6 +332,8 @@ class Batch:
         stats = ManyStats([chunks[-1].end.statistics if chunks else NO_STATISTICS for chunks in self._found])
         if single:
             return Answer(ids[0], distances[0], counts, proven, exact, stats)
+        if width < self._k:
+            ids, distances = padded(ids, self._k, np.iinfo(np.uint64).max), padded(distances, self._k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
     @staticmethod

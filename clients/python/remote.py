@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -54,6 +54,14 @@ class Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Wait for one piece after the other; what is done with them is done here, not in the loop."""
+        try:
+            while (piece := self.run(_next(pieces))) is not None:
+                yield piece
+        finally:
+            self.run(pieces.aclose())
 
     def soon(self, call: Callable[[], None]) -> None:
         """Have something done in the loop, without waiting for it."""
@@ -199,12 +207,7 @@ class RemoteIndex:
 
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items of a snapshot, in no particular order, in pieces of at most ``size``."""
-        pieces = self._index.scan(size)
-        try:
-            while (rows := self._portal.run(_next(pieces))) is not None:
-                yield rows
-        finally:
-            self._portal.run(pieces.aclose())  # type: ignore[attr-defined]
+        return self._portal.each(self._index.scan(size))
 
     def search(
         self,
@@ -268,11 +271,15 @@ class RemoteIndex:
 
     def seal(self, progress: Callable[[float], None] | None = None) -> None:
         """Turn recent writes into a segment with tables now, rather than when there are many."""
-        self._portal.run(self._index.seal(progress))
+        for share in self._portal.each(self._index.sealing()):
+            if progress is not None:
+                progress(share)
 
     def compact(self, progress: Callable[[float], None] | None = None) -> None:
         """Merge everything into one segment, without the items that are gone."""
-        self._portal.run(self._index.compact(progress))
+        for share in self._portal.each(self._index.compacting()):
+            if progress is not None:
+                progress(share)
 
     def stats(self) -> StoreStats:
         """Tell what the index holds."""

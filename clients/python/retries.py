@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 
@@ -41,21 +41,39 @@ class Attempts:
     """How often and for how long something has been tried in vain."""
 
     def __init__(self, seconds: float) -> None:
-        """Start counting."""
+        """Start without any."""
         self._seconds = seconds
         self.reset()
 
     def reset(self) -> None:
         """Hear of success."""
-        self._until = time.monotonic() + self._seconds
+        self._until: float | None = None  # so long from the first failure on, not from the last success
         self._delay = 0.05
 
     async def wait(self, error: ServiceError) -> None:
         """Wait before the next attempt; raises the error where it has been long enough."""
-        if time.monotonic() + self._delay > self._until:
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        if now + self._delay > self._until:
             raise error
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay, 1.0)
+
+
+async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
+    """Yield what a call streams; its failure is raised as one of our errors. Letting go of this cancels it."""
+    try:
+        under_way = call()
+    except grpc.aio.UsageError as error:
+        raise ClosedError("the connection is closed; connect again") from error
+    try:
+        async for response in under_way:
+            yield response
+    except grpc.aio.AioRpcError as error:
+        raise error_of_call(error) from error
+    finally:
+        under_way.cancel()
 
 
 async def once(call: Callable[[], Awaitable[T]]) -> T:

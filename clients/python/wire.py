@@ -11,8 +11,9 @@ from google.rpc import error_details_pb2, status_pb2
 from numpy.typing import ArrayLike, NDArray
 
 from whamming import storage
-from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
+from whamming.errors import AnswerTooLargeError, DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.native import Budget, CorruptIndexError, InvalidArgumentError, Plan, Stats, WhammingError
+from whamming.native.cursor import checked_budget
 from whamming.storage import Rows
 from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.reranking import Rerank, check_factor
@@ -22,6 +23,8 @@ from whamming.v1.values import form_number, items_message, kind_number, plan_num
 
 MESSAGE_BYTES: Final = 4 << 20
 """Items are sent in messages of at most about so many bytes."""
+MOST_K: Final = 2**31 - 1
+"""Of a query, on the wire; a search for more goes on where it stops."""
 SAMPLE_BYTES: Final = 12 << 20
 """Of the sample that an encoder is made from; of a larger one, vectors are chosen at random."""
 
@@ -63,14 +66,13 @@ def options_message(
     """Pack what is wanted of a query."""
     message = search_pb2.QueryOptions(plan=plan_number(plan), payloads=payloads)
     if k is not None:
-        message.k = k
+        message.k = min(k, MOST_K)
     if radius is not None:
         message.radius = radius
     if credit is not None:
         message.credit = credit
     if budget is not None:
-        message.budget.candidates = budget.candidates or 0
-        message.budget.seconds = budget.seconds or 0.0
+        message.budget.candidates, message.budget.seconds = checked_budget(budget)
     if rerank == "exact":
         message.rerank_exactly = True
     elif rerank is not None:
@@ -162,6 +164,7 @@ _BY_REASON: Final[dict[str, type[WhammingError]]] = {
     "CORRUPT": CorruptIndexError,
     "INDEX_CLOSED": storage.ClosedError,
     "OVERLOADED": OverloadedError,
+    "ANSWER_TOO_LARGE": AnswerTooLargeError,
     "SHUTTING_DOWN": UnavailableError,
     "WRITER_BUSY": UnavailableError,
 }

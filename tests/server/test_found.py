@@ -19,7 +19,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from whamming.server import Config, Server
-from whamming.server.errors import refusal
+from whamming.server.errors import AnswerTooLargeError, refusal
 from whamming.server.scheduler import Flow, Outcome, Scheduler
 from whamming.server.searching import SearchStream
 from whamming.server.services import IndexService, ItemService, Storage
@@ -110,7 +110,7 @@ async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             for count in (5_000, 2_000_000):
-                with pytest.raises(FieldError, match="ask for fewer"):
+                with pytest.raises(AnswerTooLargeError, match="ask for fewer"):
                     await service.Get(item_pb2.GetRequest(index="docs", ids=[1] * count), None)
             _, peak = tracemalloc.get_traced_memory()
         finally:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, Self
 
 import numpy as np
 
 from tests.native.oracle import Codes, Floats, Ids, Truth, truth
 from whamming.native import Costs, Plan, View
-from whamming.storage import BitOrder, IndexSettings, Snapshot
+from whamming.storage import BitOrder, IndexSettings, Items, Rows, Snapshot
 
 ABSENT = np.array([7777, 2**33 + 1, 2**63 + 1, 2**64 - 2], dtype=np.uint64)
 """Ids that no test writes."""
@@ -53,7 +53,15 @@ class Model:
         return truth(codes, table, ids)
 
 
-def check_items(snapshot: Snapshot, model: Model) -> None:
+class Holder(Protocol):
+    """A snapshot, or an index here or on a server."""
+
+    def __len__(self) -> int: ...
+    def get(self, ids: Ids, /) -> Items: ...
+    def scan(self, size: int = ..., /) -> Iterator[Rows]: ...
+
+
+def check_items(snapshot: Holder, model: Model) -> None:
     """A snapshot holds just the model's items, by ``get`` as by ``scan``."""
     ids, codes = model.packed(model.settings.bit_order)
     order = np.random.default_rng(len(ids)).permutation(len(ids) + len(ABSENT))

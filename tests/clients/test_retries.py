@@ -1,0 +1,64 @@
+"""For how long calls are made again while the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from whamming.errors import UnavailableError
+from whamming.retries import Attempts
+
+
+class Clock:
+    """Time that passes when somebody sleeps, or when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("whamming.retries.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("whamming.retries.asyncio.sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def attempts_until_raised(attempts: Attempts) -> int:
+    count = 0
+    with pytest.raises(UnavailableError, match="away"):
+        while True:
+            asyncio.run(attempts.wait(UnavailableError("away")))
+            count += 1
+    return count
+
+
+def test_time_is_counted_from_the_first_failure(clock: Clock) -> None:
+    """A search may have been idle for hours when its connection breaks."""
+    attempts = Attempts(10.0)
+    clock.now += 3600
+    start = clock.now
+    assert attempts_until_raised(attempts) > 5
+    assert 8 < clock.now - start <= 10
+    attempts.reset()
+    clock.now += 3600
+    start = clock.now
+    assert attempts_until_raised(attempts) > 5
+    assert 8 < clock.now - start <= 10
+
+
+def test_no_time_means_no_second_attempt(clock: Clock) -> None:
+    assert attempts_until_raised(Attempts(0.0)) == 0
+
+
+def test_pauses_grow(clock: Clock) -> None:
+    attempts = Attempts(100.0)
+    pauses = []
+    for _ in range(8):
+        before = clock.now
+        asyncio.run(attempts.wait(UnavailableError("away")))
+        pauses.append(round(clock.now - before, 6))
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
