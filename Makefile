@@ -10,12 +10,15 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo test check bench bench-storage bench-service torture paper soak format clean dist
+.PHONY: help demo serve test check bench bench-storage bench-service torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(BUILD)/installed ## index codes made here and show their neighbours arriving in order
-	$(BIN)/python -m whamming.native.demo
+demo: $(BUILD)/installed ## start a server on texts and show the neighbours of a sentence arriving; SENTENCE="..." for your own
+	$(BIN)/python -m whamming.demo --data $(BUILD)/demo $(SENTENCE)
+
+serve: $(BUILD)/installed ## the same, and leave the server running until Ctrl-C
+	$(BIN)/python -m whamming.demo --data $(BUILD)/demo --listen 127.0.0.1:7777 --serve
 
 test: $(BUILD)/tested-with ## run the tests
 	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
@@ -26,7 +29,8 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
-	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.native -p tests.storage -m tests.conftest -m tests.test_readme
+	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -m tests.conftest \
+	    -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
 	$(MAKE) sanitize
@@ -49,8 +53,15 @@ bench-service: $(BUILD)/benched-with ## search over the wire: latency, batches, 
 torture: $(BUILD)/tested-with ## kill the writer a thousand times and look for what is lost
 	$(BIN)/python -m tests.storage.torture --cycles 1000 --rows 1000000
 
-paper: $(BUILD)/benched-with ## the paper's tables next to ours
+fuzz-service: $(BUILD)/tested-with ## a quarter of a million odd calls, on both stores
+	$(BIN)/python -m tests.server.fuzz --cases 150000 --store ram
+	$(BIN)/python -m tests.server.fuzz --cases 100000 --store lmdb
+
+paper: $(BUILD)/benched-with ## the paper's tables next to ours; writes tests/bench/PAPER.md
 	$(BIN)/python tests/bench/paper.py
+
+quality: $(BUILD)/benched-with ## recall of every encoder on real data; writes tests/bench/QUALITY.md
+	$(BIN)/python tests/bench/quality.py
 
 soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hours)
 	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py

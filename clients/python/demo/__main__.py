@@ -1,0 +1,126 @@
+"""``python -m whamming.demo``: type a sentence, and see the nearest texts of a dictionary arrive from a server.
+
+A real server is started on an LMDB index of texts with the sign bits of their embeddings. The sentence's own numbers
+are the weights: getting a bit wrong costs as much as the sentence is sure of it. Hits are shown as the server proves
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import whamming
+from whamming import RemoteIndex
+from whamming.demo.texts import BITS, SentenceEncoder, load
+
+INDEX = "glosses"
+EXAMPLES = ("a person who studies the stars", "something to keep the rain off your head")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Start a server, fill it, search it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m whamming.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sentence", nargs="*", help="what to look for; by default two examples, then what you type")
+    parser.add_argument("-k", type=_positive, default=8, help="hits to show (default 8)")
+    parser.add_argument("--data", type=Path, help="keep the database in this directory (default: a temporary one)")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="address of the server (default: a free port)")
+    parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
+    options = parser.parse_args(arguments)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        data = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whamming-demo-"))) / "data"
+        address = stack.enter_context(serving(data, options.listen))
+        index = filled(stack.enter_context(whamming.connect(address)))
+        encoder = SentenceEncoder.load()
+        for sentence in [" ".join(options.sentence)] if options.sentence else EXAMPLES:
+            show(index, encoder, sentence, options.k)
+        if options.serve:
+            print(f"\nserving {data} on {address} until Ctrl-C; try:")
+            print(f"  whamming search {INDEX} --server {address} --like 42 -k 5 --payloads")
+            while True:
+                time.sleep(3600)
+        while not options.sentence and sys.stdin.isatty():
+            sentence = input("\nyour sentence (empty to end): ").strip()
+            if not sentence:
+                break
+            show(index, encoder, sentence, options.k)
+
+
+def _positive(text: str) -> int:
+    k = int(text)
+    if k < 1:
+        raise argparse.ArgumentTypeError(f"{k}; it must be 1 or more")
+    return k
+
+
+@contextlib.contextmanager
+def serving(data: Path, listen: str) -> Iterator[str]:
+    """Run a server in a process of its own; gives its address."""
+    command = [
+        sys.executable,
+        "-m",
+        "whamming",
+        "serve",
+        "--data",
+        str(data),
+        "--listen",
+        listen,
+        "--log-level",
+        "warning",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            if not said.startswith("listening on "):
+                raise SystemExit(f"the server did not start; it said: {said!r}")
+            yield said.split()[-1]
+        finally:
+            server.terminate()
+
+
+def filled(database: whamming.RemoteDatabase) -> RemoteIndex:
+    """Return the index of texts, made and filled if it is not there yet."""
+    index = database.create_index(INDEX, BITS, exist_ok=True)
+    glosses = load()
+    if len(index) != len(glosses.texts):
+        start = time.perf_counter()
+        index.upsert(glosses.ids, glosses.codes, [text.encode() for text in glosses.texts])
+        index.seal()
+        took = time.perf_counter() - start
+        print(f"loaded {len(glosses.texts):,} texts of {BITS} bits into LMDB through the server in {took:.2f} s")
+    return index
+
+
+def show(index: RemoteIndex, encoder: SentenceEncoder, sentence: str, k: int) -> None:
+    """Print the nearest texts as they arrive."""
+    vector = encoder.encode(sentence)
+    code, weights = np.packbits(vector > 0, bitorder="little"), np.abs(vector)
+    print(f'\n"{sentence}"\n{"ms":>7}  {"distance":>8}  {"bound":>8}  text')
+    times = []
+    start = time.perf_counter()
+    search = index.search(code, weights=weights, k=k, payloads=True)
+    for hit in search:
+        times.append((time.perf_counter() - start) * 1e3)
+        text = textwrap.shorten(hit.payload.decode(), 88, placeholder=" ...")
+        print(f"{times[-1]:7.2f}  {hit.distance:8.4f}  {search.lower_bound:8.4f}  {text}", flush=True)
+    stats = search.stats
+    print(
+        f"first hit after {times[0]:.2f} ms, last after {times[-1]:.2f} ms, {stats.seconds * 1e3:.2f} ms in the engine "
+        f"({stats.plan}, {stats.verified:,} of {len(index):,} texts compared exactly); every hit was final when shown"
+    )
+
+
+if __name__ == "__main__":
+    main()
