@@ -44,7 +44,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
             struct part *p = &cursors[i]->parts[part];
             if (p->phase != PHASE_SWEEP) continue;
             uint64_t before = now;
-            int status = sweep_run(&p->sweep, &p->collector, last, cached);
+            int status = sweep_run(&p->sweep, &p->collector, last, UINT64_MAX, cached);
             cached = 1;
             if (status != WH_OK) return status;
             now = clock_nanoseconds();

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+enum { SMALL = 12 }; /* hits that are sorted by insertion */
+
 void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
                    int resumed, struct hit after) {
     *c = (struct collector){.hits = hits,
@@ -64,7 +66,58 @@ static int compare_hits(const void *a, const void *b) {
     return hit_before(*x, *y) ? -1 : hit_before(*y, *x);
 }
 
-void hits_sort(struct hit *hits, size_t count) { qsort(hits, count, sizeof *hits, compare_hits); }
+/* Cut hits in two, neither part empty: all of the first come before all of the second. Returns where that begins.
+ * Hoare's partition with the median of three, none of which is the last hit: count > SMALL. */
+static size_t cut(struct hit *hits, size_t count) {
+    struct hit a = hits[count / 4], pivot = hits[count / 2], b = hits[count * 3 / 4];
+    if (hit_before(b, a)) {
+        struct hit other = a;
+        a = b;
+        b = other;
+    }
+    if (hit_before(pivot, a)) pivot = a;
+    if (hit_before(b, pivot)) pivot = b;
+    for (size_t i = 0, j = count - 1;; i++, j--) {
+        while (hit_before(hits[i], pivot)) i++;
+        while (hit_before(pivot, hits[j])) j--;
+        if (i >= j) return j + 1;
+        struct hit other = hits[i];
+        hits[i] = hits[j];
+        hits[j] = other;
+    }
+}
+
+void hits_sort(struct hit *hits, size_t count) {
+    for (int cuts = 0; count > SMALL; cuts++) {
+        if (cuts == COLLECT_CUTS) { /* pivots far from the middle, again and again */
+            qsort(hits, count, sizeof *hits, compare_hits);
+            return;
+        }
+        size_t first = cut(hits, count), second = count - first;
+        hits_sort(first < second ? hits : hits + first, first < second ? first : second);
+        hits += first < second ? first : 0;
+        count = first < second ? second : first;
+    }
+    for (size_t i = 1; i < count; i++) {
+        struct hit hit = hits[i];
+        size_t at = i;
+        for (; at > 0 && hit_before(hit, hits[at - 1]); at--) hits[at] = hits[at - 1];
+        hits[at] = hit;
+    }
+}
+
+/* Incremental quicksort (Paredes and Navarro, 2006): only the first section is cut further, until it is small. */
+void collect_prove_piece(struct collector *c) {
+    size_t first = c->proven, end = c->cuts ? c->cut[c->cuts - 1] : first + c->count;
+    while (end - first > COLLECT_PIECE && c->cuts < COLLECT_CUTS) {
+        end = first + cut(c->hits + first, end - first);
+        c->cut[c->cuts++] = end;
+    }
+    hits_sort(c->hits + first, end - first);
+    c->count -= end - first;
+    c->proven = end;
+    if (c->cuts) c->cuts--;
+}
 
 void collect_prove(struct collector *c, uint64_t bound) {
     struct hit *heap = c->hits + c->proven;

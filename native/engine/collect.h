@@ -11,6 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum {
+    COLLECT_PIECE = 4096, /* hits sorted at once: some tenths of a millisecond */
+    COLLECT_CUTS = 48
+};
+
 struct hit {
     uint64_t distance; /* cost units above the floor */
     uint64_t id;
@@ -27,6 +32,8 @@ struct collector {
     const uint8_t *dead; /* bit p: the item at place p is gone; NULL: none is. For those who offer */
     int resumed;         /* only hits after `after` count */
     struct hit after;
+    size_t cut[COLLECT_CUTS]; /* while sorting: sections, from the last to the first; each comes after all before it */
+    size_t cuts;
 };
 
 static inline int hit_before(struct hit a, struct hit b) {
@@ -48,7 +55,11 @@ int collect_offer(struct collector *c, struct hit hit);
 /* Every hit nearer than `bound` has been offered: those kept are proven. */
 void collect_prove(struct collector *c, uint64_t bound);
 
-/* Room is left for hits that have not been offered yet. */
+/* Every hit there is has been offered. Put the next piece of those kept in order, which makes it proven. Call it again
+ * until count is 0, and offer nothing any more. */
+void collect_prove_piece(struct collector *c);
+
+/* No room is left for hits that have not been offered yet. */
 static inline int collect_full(const struct collector *c) { return c->proven + c->count == c->capacity; }
 
 void hits_sort(struct hit *hits, size_t count);

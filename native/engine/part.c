@@ -5,7 +5,14 @@
 
 #include <time.h>
 
-enum { MOST_KEPT = 65536, FIRST_ROUND = 256, ROUND_GROWTH = 4, SLICE_PLANES = 16384, SLICE_EFFORT = 4096 };
+enum {
+    MOST_KEPT = 65536,
+    FIRST_ROUND = 256,
+    ROUND_GROWTH = 4,
+    SLICE_PLANES = 16384,
+    SLICE_EFFORT = 4096,
+    SLICE_VERIFIED = 4096
+};
 
 uint64_t clock_nanoseconds(void) {
     struct timespec now;
@@ -51,15 +58,23 @@ static void end_probe(struct part *p) {
     p->probe = (struct probe){0};
 }
 
+static void work_sort(struct part *p) {
+    struct collector *k = &p->collector;
+    collect_prove_piece(k);
+    uint64_t bound = k->count ? k->hits[k->proven - 1].distance : p->beyond;
+    if (bound > p->bound) p->bound = bound;
+    if (k->count == 0) p->phase = PHASE_PROVEN;
+}
+
 static void round_is_proven(struct part *p) {
-    collect_prove(&p->collector, UINT64_MAX);
-    p->phase = PHASE_PROVEN;
     /* What was not kept lies beyond the last hit kept if the round is full, else beyond the radius, if anywhere. */
     const struct collector *k = &p->collector;
-    uint64_t bound = UINT64_MAX;
-    if (collect_full(k)) bound = k->hits[k->proven - 1].distance;
-    else if (p->radius != NO_RADIUS) bound = p->radius + 1;
-    if (bound > p->bound) p->bound = bound;
+    p->beyond = UINT64_MAX;
+    if (collect_full(k))
+        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].distance; /* the heap's top is the last */
+    else if (p->radius != NO_RADIUS) p->beyond = p->radius + 1;
+    p->phase = PHASE_SORT;
+    work_sort(p);
 }
 
 static int work_probe(struct part *p) {
@@ -99,7 +114,8 @@ static int work_probe(struct part *p) {
 }
 
 static int work_sweep(struct part *p) {
-    int status = sweep_run(&p->sweep, &p->collector, p->sweep.next + SLICE_PLANES / p->index->planes + 1, 0);
+    size_t last = p->sweep.next + SLICE_PLANES / p->index->planes + 1;
+    int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
     if (status != WH_OK) return status;
     if (p->sweep.next < p->index->blocks_count) return WH_OK;
     plan_learn(p->index, 0, p->sweep.planes_read - p->plan.planes_before, clock_nanoseconds() - p->plan.started);
@@ -129,6 +145,9 @@ int part_work(struct part *p) {
         return work_probe(p);
     case PHASE_SWEEP:
         return work_sweep(p);
+    case PHASE_SORT:
+        work_sort(p);
+        return WH_OK;
     case PHASE_PROVEN:
         return next_round(p);
     default:

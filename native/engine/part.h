@@ -6,8 +6,8 @@
  * a longer one, or one without end, is several, each a multiple of the one before, so that memory stays bounded and
  * the work repeated stays below the work done.
  *
- *      PROBE --(bound > limit)--------------------> PROVEN --(all handed out)--> next round, or END
- *        \--(planner, or queues full)--> SWEEP ----^
+ *      PROBE --(bound > limit)-------------------> SORT --> PROVEN --(all handed out)--> next round, or END
+ *        \--(planner, or queues full)--> SWEEP ---^
  */
 #include "plan.h"
 #include "probe.h"
@@ -17,7 +17,8 @@
 enum phase {
     PHASE_PROBE,  /* Alg. 2 is at work */
     PHASE_SWEEP,  /* the sweep is */
-    PHASE_PROVEN, /* this round is over: all that was kept is proven */
+    PHASE_SORT,   /* all that was kept is proven, and put in order piece by piece */
+    PHASE_PROVEN, /* this round is over: all that was kept can be handed out */
     PHASE_END     /* no more hits will come */
 };
 
@@ -36,7 +37,8 @@ struct part {
     struct hit *hits;
     size_t room;     /* of hits */
     size_t round;    /* hits that the next round collects */
-    uint64_t bound;  /* cost units: every item not handed out and not kept is at least this far */
+    uint64_t bound;  /* cost units: every item not handed out and not proven is at least this far */
+    uint64_t beyond; /* likewise, while sorting: every item not kept is */
     struct hit last; /* handed out */
     uint64_t handed_out;
     struct wh_stats stats; /* of finished rounds */

@@ -141,9 +141,10 @@ static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached,
     return next;
 }
 
-int sweep_run(struct sweep *s, struct collector *c, size_t last, int cached) {
+int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most, int cached) {
+    uint64_t before = s->verified;
     if (last > s->index->blocks_count) last = s->index->blocks_count;
-    while (s->next < last) {
+    while (s->next < last && s->verified - before < most) {
         size_t count;
         uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
         if (limit < s->limit - s->limit / 32) quantise(s, limit); /* sharpen the filter as the limit falls */

@@ -56,9 +56,9 @@ void sweep_free(struct sweep *sweep);
 /* Go back to the first block, for hits beyond the limit so far. */
 void sweep_restart(struct sweep *sweep);
 
-/* Sweep blocks from sweep->next up to `last` and offer what is found. cached: another query has just passed over these
- * blocks. Returns a wh_status (WH_CORRUPT). */
-int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, int cached);
+/* Sweep blocks from sweep->next up to `last`, or until about `most` codes have been compared exactly, and offer what is
+ * found. cached: another query has just passed over these blocks. Returns a wh_status (WH_CORRUPT). */
+int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most, int cached);
 
 /* Planes that a block is likely to take at this limit: until the cost of a code that lies `margin` deviations below the
  * mean passes it. */

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.native.examples import LAYOUTS, WEIGHT_KINDS, Data, WeightKind, datasets, generated
+from tests.native.examples import (
+    LAYOUTS,
+    WEIGHT_KINDS,
+    Data,
+    WeightKind,
+    datasets,
+    generated,
+    make_codes,
+    make_table,
+)
 from tests.native.oracle import Codes, Ids, truth
 from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgumentError, Part, Plan, View
 
@@ -135,3 +144,32 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         small.find(np.zeros(3, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
     with pytest.raises(CorruptIndexError):
         small.find(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("kind", ["random", "integers", "equal"])
+@pytest.mark.parametrize("plan", ["auto", "sweep"])
+def test_a_long_order_over_parts_comes_out_piece_by_piece(kind: WeightKind, plan: Plan) -> None:
+    """Rounds of thousands of hits are sorted in pieces: nothing is lost, nothing is promised too early."""
+    rng = np.random.default_rng(7)
+    codes, ids = make_codes("uniform", 40_000, 21, rng), rng.permutation(40_000).astype(np.uint64)
+    dead = rng.random(30_000) < 0.2
+    large, small = Index.build(codes[:30_000], 21, ids[:30_000]), Index.build(codes[30_000:], 21, ids[30_000:], "none")
+    view = View([Part(large, np.packbits(dead, bitorder="little"), int(dead.sum())), Part(small)], 21)
+    alive = np.concatenate([~np.isin(ids[:30_000], large.ids[dead]), np.ones(10_000, dtype=bool)])
+    table = make_table(kind, codes[0], 21, rng)
+    whole = truth(codes[alive], table, ids[alive])
+    for k, after, radius in ((None, None, None), (30_000, 100, None), (None, 11_111, float(whole.distances[29_000]))):
+        place = None if after is None else (float(whole.distances[after]), int(whole.ids[after]))
+        expected = (whole if place is None else whole.after(*place)).within(radius)[:k]
+        with view.cursor(Costs.table(table), k, radius, plan, after=place) as cursor:
+            found: list[int] = []
+            most = 0
+            while not cursor.exhausted:
+                some, distances = cursor.next(50_000, budget=Budget(seconds=1e-9))  # a slice of work
+                assert distances.tobytes() == expected.distances[len(found) : len(found) + len(some)].tobytes()
+                found += some.tolist()
+                most = max(most, len(some))
+                if len(found) < len(expected):
+                    assert cursor.lower_bound <= expected.distances[len(found)]
+        assert found == expected.ids.tolist()
+        assert 1000 < most <= 2 * 4096 + 128, "a piece of each part at most"
