@@ -11,15 +11,25 @@ import lzma
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from whamming.storage import Kind, fit
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("WHAMMING_DATA", ROOT.parent / "shared" / "data"))
 CACHE = Path(os.environ.get("WHAMMING_BENCH_CACHE", ROOT / "build" / "bench-data"))
 QUERIES = 1000
+SAMPLE = 100_000
+"""Vectors that encoders learn from."""
+ENCODERS: tuple[Kind, ...] = ("itq", "lsh")
+"""The paper's."""
+
+_SIFT = "flickr_sift1m.base.npy.gz"
+_ZINC = "zinc_morgan1024.base.npy.xz"
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -71,7 +81,7 @@ def missing(name: str) -> str | None:
     return f"{source} is not in {DATA} (set WHAMMING_DATA to the folder that holds it)"
 
 
-def _read(source: str) -> NDArray[np.generic]:
+def read(source: str) -> NDArray[np.generic]:
     path = DATA / source
     if not path.exists():
         raise MissingDataError(f"{path} does not exist; set WHAMMING_DATA to the folder that holds it")
@@ -98,9 +108,9 @@ def unpack(codes: Bytes, bits: int) -> Bytes:
 
 
 def _gist() -> tuple[Bytes, Floats]:
-    base = _read("gist1m_itq32/base.npy").view(np.uint8).reshape(-1, 4)
-    query = _read("gist1m_itq32/query.npy").view(np.uint8).reshape(-1, 4)
-    weights = np.asarray(_read("gist1m_itq32/weights.npy"), dtype=np.float64)  # by q XOR g
+    base = read("gist1m_itq32/base.npy").view(np.uint8).reshape(-1, 4)
+    query = read("gist1m_itq32/query.npy").view(np.uint8).reshape(-1, 4)
+    weights = np.asarray(read("gist1m_itq32/weights.npy"), dtype=np.float64)  # by q XOR g
     q = unpack(query, 32)
     costs = np.empty_like(weights)
     for value in (0, 1):
@@ -108,50 +118,24 @@ def _gist() -> tuple[Bytes, Floats]:
     return base, costs
 
 
-def _project(x: NDArray[np.generic], mean: Floats, basis: Floats) -> NDArray[np.float32]:
-    out = np.empty((len(x), basis.shape[1]), dtype=np.float32)
-    for start in range(0, len(x), 100_000):
-        part = slice(start, start + 100_000)
-        out[part] = (x[part].astype(np.float32) - mean.astype(np.float32)) @ basis.astype(np.float32)
-    return out
+@cache
+def read_sift() -> tuple[Bytes, Bytes]:
+    """Return the SIFT descriptors of a million places in photos, in random order, and the queries'."""
+    base = np.asarray(read(_SIFT), dtype=np.uint8)
+    query = np.asarray(read("flickr_sift1m.query.npy.gz"), dtype=np.uint8)[:QUERIES]
+    return base[np.random.default_rng(2024).permutation(len(base))], query  # rows come grouped by photo
 
 
-def _asymmetric(base: NDArray[np.float32], query: NDArray[np.float32]) -> tuple[Bytes, Floats]:
-    """Sign bits of the projections, and costs (p_i(q) - E[p_i | bit = v])^2."""
-    ones = base > 0
-    count = np.maximum(ones.sum(axis=0), 1)
-    mean1 = np.where(ones, base, 0).sum(axis=0, dtype=np.float64) / count
-    mean0 = np.where(ones, 0, base).sum(axis=0, dtype=np.float64) / np.maximum((~ones).sum(axis=0), 1)
-    q = query.astype(np.float64)
-    return pack(ones), np.stack([(q - mean0) ** 2, (q - mean1) ** 2], axis=2)
-
-
-def _sift(encoder: str, bits: int) -> tuple[Bytes, Floats]:
-    base = _read("flickr_sift1m.base.npy.gz")
-    query = _read("flickr_sift1m.query.npy.gz")[:QUERIES]
-    rng = np.random.default_rng(2024)
-    base = base[rng.permutation(len(base))]  # rows come grouped by photo
-    mean = base.mean(axis=0, dtype=np.float64)
-    if encoder == "lsh":
-        basis = rng.standard_normal((base.shape[1], bits))
-    else:
-        sample = base[:100_000].astype(np.float64) - mean
-        _, vectors = np.linalg.eigh(sample.T @ sample)
-        principal = vectors[:, ::-1][:, :bits]
-        projected = sample @ principal
-        rotation = np.linalg.qr(rng.standard_normal((bits, bits)))[0]
-        for _ in range(50):
-            target = np.where(projected @ rotation > 0, 1.0, -1.0)
-            left, _, right = np.linalg.svd(target.T @ projected)
-            rotation = (left @ right).T
-        basis = principal @ rotation
-    return _asymmetric(_project(base, mean, basis), _project(query, mean, basis))
+def _sift(kind: Kind, bits: int) -> tuple[Bytes, Floats]:
+    base, query = read_sift()
+    encoder = fit(kind, base[:SAMPLE], bits=bits, seed=2024)
+    return encoder.encode(base), encoder.cost_table(query, "asymmetric")
 
 
 def _morgan(bits: int) -> tuple[Bytes, Floats]:
     fold = 1024 // bits
     base, query = (
-        np.bitwise_or.reduce(np.asarray(_read(f), dtype=np.uint8).reshape(-1, fold, bits // 8), axis=1)
+        np.bitwise_or.reduce(np.asarray(read(f), dtype=np.uint8).reshape(-1, fold, bits // 8), axis=1)
         for f in ("zinc_morgan1024.base.npy.xz", "zinc_morgan1024.query.npy.gz")
     )
     query = query[:QUERIES]
@@ -190,17 +174,17 @@ class Recipe:
         return self.source is not None
 
 
-_SIFT = "flickr_sift1m.base.npy.gz"
-_ZINC = "zinc_morgan1024.base.npy.xz"
-
 RECIPES: dict[str, Recipe] = {
     "gist-itq32": Recipe(32, "gist1m_itq32/base.npy", _gist),
-    "sift-itq64": Recipe(64, _SIFT, lambda: _sift("itq", 64)),
-    "sift-lsh64": Recipe(64, _SIFT, lambda: _sift("lsh", 64)),
-    "sift-itq128": Recipe(128, _SIFT, lambda: _sift("itq", 128)),
-    "sift-lsh128": Recipe(128, _SIFT, lambda: _sift("lsh", 128)),
+    **{
+        f"sift-{kind}{bits}": Recipe(bits, _SIFT, partial(_sift, kind, bits))
+        for bits in (8, 16, 32, 64, 128)
+        for kind in ENCODERS
+    },
     "morgan256": Recipe(256, _ZINC, lambda: _morgan(256)),
     "morgan1024": Recipe(1024, _ZINC, lambda: _morgan(1024)),
     "clusters64": Recipe(64, None, lambda: _clusters(10_000_000, 64)),
     "clusters128": Recipe(128, None, lambda: _clusters(10_000_000, 128)),
 }
+RACED = [name for name, recipe in RECIPES.items() if recipe.bits >= 64 or name == "gist-itq32"]
+"""Where it matters how fast a search is; shorter codes are for the paper's tables."""
