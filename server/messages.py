@@ -19,6 +19,7 @@ from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
 from whamming.v1.values import (
     FieldError,
+    blaming,
     encoder_message,
     form_of,
     kind_of,
@@ -117,7 +118,8 @@ def ranking_of(query: search_pb2.Query, options: Options, index: StoredIndex) ->
     if settings.keep_vectors is None:
         raise NoEncoderError(f"ranking again, but the index {index.name!r} keeps no vectors; create one that does")
     vectors = _numbers([query.vector], encoder.dim, "vector", "the encoder's dimension")
-    read, factor = read_queries(settings, vectors, options.rerank, form_of(query.form))
+    with blaming("options.rerank"):
+        read, factor = read_queries(settings, vectors, options.rerank, form_of(query.form))
     if factor is None:
         bound = Bound(encoder, read[0])
         return Ranking(read[0], None, bound), bound.costs
@@ -141,14 +143,16 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
         weights = _numbers([q.weights for q in given], bits, "weights", "one per bit")[0] if has_weights else None
         if has_weights and len(given) > 1:
             raise FieldError("weights", "weights differ from query to query")  # read one by one instead
-        return encoder.costs(vectors, form_of(form), weights=weights)
+        with blaming("weights" if has_weights else "vector"):
+            return encoder.costs(vectors, form_of(form), weights=weights)
     if form:
         raise FieldError("form", f"form = {form} without a vector; it says what is made of one")
     if has_table:
         if has_code or has_weights:
             raise FieldError("table", "a query has a cost table and a code or weights; give one or the other")
         table = _numbers([query.table for query in given], 2 * bits, "table", f"two per bit, {bits} bits")
-        return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
+        with blaming("table"):
+            return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
     if not has_code:
         raise FieldError("code", "a query has no code, no cost table and no vector; give one of them")
     width = settings.code_bytes
@@ -159,7 +163,8 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
     weights = None
     if has_weights:
         weights = _numbers([query.weights for query in given], bits, "weights", "one per bit")
-    return make_costs(settings, codes, weights, None)
+    with blaming("weights"):
+        return make_costs(settings, codes, weights, None)
 
 
 def _numbers(rows: Sequence[Sequence[float]], width: int, field: str, rule: str) -> Any:
@@ -187,7 +192,9 @@ def after_of(query: search_pb2.Query) -> tuple[float, int] | None:
 
 def token_of(query: search_pb2.Query) -> tuple[float, int] | None:
     """Return where a query that ends before it has begun can go on: where it was to begin."""
-    return (query.after.distance, query.after.id) if query.HasField("after") else None
+    if not query.HasField("after") or math.isnan(query.after.distance):
+        return None
+    return query.after.distance, query.after.id
 
 
 def check_plan(options: Options, settings: IndexSettings) -> None:

@@ -44,7 +44,7 @@ from whamming.server.queries import (
 from whamming.server.scheduler import Flow, Job, Outcome, Scheduler
 from whamming.storage import Database, StoredIndex
 from whamming.v1 import search_pb2
-from whamming.v1.values import FieldError
+from whamming.v1.values import FieldError, blaming
 
 QUICK_SECONDS: Final = 0.004
 """Queries are batched where each takes at most so long."""
@@ -357,7 +357,8 @@ class Arrival:
                 self._held = None  # it may take long; the rest will see a newer snapshot
                 return Outcome.PAUSE
             if self._held is None:
-                self._opened = stream.database.index(self._index)
+                with blaming("index"):
+                    self._opened = stream.database.index(self._index)
                 self._held = Held(self._opened.snapshot(), stream.snapshot_seconds)
         except Exception as error:
             self._fail(stream.claim(self, self._queries[self._next :]), error)
@@ -527,19 +528,25 @@ async def search_once(
     snapshot_seconds: float,
 ) -> search_pb2.Chunk:
     """Search one query; returns all its hits."""
+    if not request.index:
+        raise FieldError("index", "index is empty; give the name of an index")
     query = request.query
-    options = messages.options_of(query.options, max_k)
-    if options.k is None and options.radius is None:
-        raise FieldError("query.options", "neither k nor radius is set; set one, or use the streaming Search")
-    after = messages.after_of(query)
-
-    answer = OneAnswer(most_bytes)
-    job = _Once(request, options, after, answer, database, snapshot_seconds)
-    scheduler.submit(Flow(), job)
     try:
-        return await answer.done
-    finally:
-        job.stop()
+        options = messages.options_of(query.options, max_k)
+        if options.k is None and options.radius is None:
+            raise FieldError("options", "neither k nor radius is set; set one, or use the streaming Search")
+        after = messages.after_of(query)
+        answer = OneAnswer(most_bytes)
+        job = _Once(request, options, after, answer, database, snapshot_seconds)
+        scheduler.submit(Flow(), job)
+        try:
+            return await answer.done
+        finally:
+            job.stop()
+    except FieldError as error:
+        if error.field == "index":
+            raise
+        raise FieldError(f"query.{error.field}", str(error)) from error
 
 
 class _Once:
@@ -574,7 +581,8 @@ class _Once:
         """Search for about so long."""
         try:
             if self._query is None:
-                index = self._database.index(self._request.index)
+                with blaming("index"):
+                    index = self._database.index(self._request.index)
                 snapshot = index.snapshot()
                 messages.check_plan(self._options, snapshot.settings)
                 query, ranking = self._request.query, None

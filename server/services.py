@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from whamming.native.costs import check_bits
 from whamming.server import messages
 from whamming.server.config import Config
 from whamming.server.errors import AnswerTooLargeError, OverloadedError, ShuttingDownError
@@ -17,8 +18,18 @@ from whamming.server.methods import Context
 from whamming.server.scheduler import Scheduler
 from whamming.server.searching import SearchStream, search_once
 from whamming.storage import ClosedError, Database, NotFoundError, Rows, StoredIndex
+from whamming.storage.settings import check_name
 from whamming.v1 import index_pb2, item_pb2, search_pb2
-from whamming.v1.values import FieldError, choices_of, durability_of, ids_of, items_message, items_of, vectors_of
+from whamming.v1.values import (
+    FieldError,
+    blaming,
+    choices_of,
+    durability_of,
+    ids_of,
+    items_message,
+    items_of,
+    vectors_of,
+)
 
 T = TypeVar("T")
 
@@ -83,7 +94,8 @@ class Storage:
         """Return an index."""
         if not name:
             raise FieldError(field, f"{field} is empty; give the name of an index")
-        return await self.run(self.database.index, name)
+        with blaming(field):
+            return await self.run(self.database.index, name)
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -104,11 +116,15 @@ class IndexService:
         """Make an index."""
         described = choices_of(request.settings) | messages.encoder_of(request)
         bits = request.settings.bits or None
-        if bits is None and "encoder" not in described:
-            raise FieldError("settings.bits", "settings.bits = 0; a code has 1 to 4096 bits")
+        with blaming("name"):
+            check_name(request.name)
+        with blaming("settings.bits"):
+            if bits is not None or "encoder" not in described:
+                check_bits(request.settings.bits)
 
         def create() -> index_pb2.Index:
-            index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
+            with blaming("encoder" if "encoder" in described else "settings"):
+                index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return messages.index_message(index)
 
         # Fitting an encoder takes its time.
@@ -221,10 +237,12 @@ class ItemService:
                 raise FieldError("items.vectors", "items have both codes and vectors; give one of them")
             messages.need_encoder(index.encoder)
             vectors = vectors_of(items.vectors, "items.vectors")
-            index.upsert(ids_of(items.ids), None, payloads, vectors=vectors, durability=durability)
+            with blaming("items"):
+                index.upsert(ids_of(items.ids), None, payloads, vectors=vectors, durability=durability)
         else:
             rows = items_of(items, index.settings)
-            index.upsert(rows.ids, rows.codes, payloads, durability=durability)
+            with blaming("items.payloads"):  # all else has been looked at
+                index.upsert(rows.ids, rows.codes, payloads, durability=durability)
         return len(items.ids)
 
     async def Delete(  # noqa: N802

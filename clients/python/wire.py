@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming import storage
 from whamming.errors import AnswerTooLargeError, DeadlineError, OverloadedError, ServiceError, UnavailableError
-from whamming.native import Budget, CorruptIndexError, InvalidArgumentError, Plan, Stats, WhammingError
+from whamming.native import Budget, InvalidArgumentError, OutOfMemoryError, Plan, Stats, WhammingError
 from whamming.native.cursor import checked_budget
 from whamming.storage import Rows
 from whamming.storage.encoders import Encoder, Form, Kind
@@ -161,7 +161,8 @@ _BY_REASON: Final[dict[str, type[WhammingError]]] = {
     "FORMAT": storage.FormatError,
     "STORAGE_FULL": storage.StorageFullError,
     "STORAGE": storage.StorageError,
-    "CORRUPT": CorruptIndexError,
+    "CORRUPT": storage.CorruptStoreError,
+    "OUT_OF_MEMORY": OutOfMemoryError,
     "INDEX_CLOSED": storage.ClosedError,
     "OVERLOADED": OverloadedError,
     "ANSWER_TOO_LARGE": AnswerTooLargeError,

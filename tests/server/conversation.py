@@ -47,7 +47,7 @@ class Account:
     @classmethod
     def of(cls, query: Query, options: Options) -> Account:
         account = cls(options)
-        if query.HasField("after"):
+        if query.HasField("after") and not math.isnan(query.after.distance):
             account.after = query.after.distance, query.after.id
         if options.HasField("credit"):
             account.granted = options.credit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -41,6 +42,17 @@ class FieldError(InvalidArgumentError):
         """Say what is wrong with which field."""
         super().__init__(text)
         self.field = field
+
+
+@contextlib.contextmanager
+def blaming(field: str) -> Iterator[None]:
+    """Let what is refused inside be the fault of a field, unless it names one itself."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if type(error) is not InvalidArgumentError:
+            raise
+        raise FieldError(field, str(error)) from error
 
 
 def _choice(field: str, number: int, choices: Sequence[Any]) -> Any:
