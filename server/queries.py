@@ -380,8 +380,9 @@ class StreamedQuery:
         return payloads
 
     def _bound(self, cursor: Hits) -> float:
-        """Return below which distance nothing is left to be sent."""
-        return float(self._unsent[1][0]) if len(self._unsent[1]) else cursor.lower_bound
+        """Return below which distance nothing is left to be sent; minus infinity where nothing is known of that."""
+        bound = cursor.lower_bound
+        return min(float(self._unsent[1][0]), bound) if len(self._unsent[1]) else bound
 
     def _end(
         self,

@@ -149,8 +149,9 @@ class Search:
 
     @property
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity when all were."""
-        return self._pending[-1].distance if self._pending else self._bound
+        """No item that was not handed out is nearer than this; infinity when all were, minus infinity where nothing is
+        known of the others."""
+        return min(self._pending[-1].distance, self._bound) if self._pending else self._bound
 
     @property
     def stats(self) -> Stats:

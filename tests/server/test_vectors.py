@@ -106,6 +106,8 @@ def test_client_and_this_process_are_one(
         )
         assert one == other
         assert all(hit.payload == b"item %d" % (hit.id // 3) for hit in other)
+    with theirs.search(vector=queries[0], k=6, rerank=1) as search:
+        assert {search.lower_bound for _ in search} == {-np.inf}  # nothing is known of those that were not ranked
 
 
 def test_encoder_goes_to_another_index(there: RemoteDatabase, here: Database, name: str) -> None:
