@@ -29,7 +29,17 @@ from whamming.storage.rows import Rows, WriteBatch
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
 from whamming.storage.stored_index import Search, StoredIndex
-from whamming.storage.transfer import CodesFile, ItemsIndex, Piece, export_items, import_items, read_codes
+from whamming.storage.transfer import (
+    CodesFile,
+    ItemsIndex,
+    Piece,
+    VectorsFile,
+    VectorsPiece,
+    export_items,
+    import_items,
+    read_codes,
+    read_vectors,
+)
 
 __all__ = [
     "AlreadyExistsError",
@@ -62,6 +72,8 @@ __all__ = [
     "StoreStats",
     "StoredIndex",
     "Training",
+    "VectorsFile",
+    "VectorsPiece",
     "VerifyReport",
     "WriteBatch",
     "WriterBusyError",
@@ -71,5 +83,6 @@ __all__ = [
     "load_encoder",
     "open_database",
     "read_codes",
+    "read_vectors",
     "restore",
 ]

@@ -4,21 +4,19 @@
 ``.npz``    ``codes``, ``ids`` and, where there are any, ``payload_ends`` and ``payload_data``: all at once in memory
 ``.npy``    codes only, with the ids beside it in ``<name>.ids.npy``; piece by piece, for more than fits into memory
 ``.fvecs``  in only: vectors, each an int32 dimension and so many float32; piece by piece
-``.bvecs``  in only: packed codes, each an int32 width and so many bytes; piece by piece
+``.bvecs``  in only: packed codes, or vectors, each an int32 width and so many bytes; piece by piece
 ==========  ==========================================================================================================
 
 Codes come packed, ``uint8 [n, ceil(bits / 8)]`` in the index's bit order, as booleans, ``bool [n, bits]``, or as
-floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1.
+floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1. For an index with an encoder,
+:func:`read_vectors` reads the vectors themselves. How files are read is in :mod:`whamming.storage.columns`.
 """
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,16 +24,12 @@ from tqdm import tqdm
 
 from whamming.native import InvalidArgumentError
 from whamming.native.cursor import as_whole
+from whamming.storage.columns import BATCH, Columns, RowsFile, ids_path, open_columns
 from whamming.storage.errors import from_system
 from whamming.storage.files import replacing
-from whamming.storage.rows import Payloads, Rows, as_ids
+from whamming.storage.rows import Rows
 from whamming.storage.settings import BitOrder, IndexSettings
-
-BATCH: Final = 10_000
-"""Items that are held in memory, and written, at a time."""
-
-_BROKEN: Final = (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
-"""What numpy says of files that are not what their suffix promises."""
+from whamming.storage.vectors import DTYPES, blocks, check_dim
 
 
 class ItemsIndex(Protocol):
@@ -69,14 +63,19 @@ class Piece(NamedTuple):
     payloads: list[bytes] | None
 
 
+class VectorsPiece(NamedTuple):
+    """Some rows of a file of vectors, one after the other."""
+
+    first_row: int
+    ids: NDArray[np.uint64]
+    vectors: NDArray[Any]
+    """As they are in the file."""
+    payloads: list[bytes] | None
+
+
 def bar(total: int, doing: str, *, shown: bool | None = None) -> Any:
     """Return a progress bar on the error stream; by default only where that is a terminal."""
     return tqdm(total=total, desc=doing, unit=" items", unit_scale=True, disable=None if shown is None else not shown)
-
-
-def ids_path(path: Path) -> Path:
-    """Return where the ids of a ``.npy`` file of codes are."""
-    return path.with_suffix(".ids.npy")
 
 
 # -- out -------------------------------------------------------------------------------------------------------------
@@ -167,168 +166,117 @@ def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, f
     Raises :class:`InvalidArgumentError` for a file that is not of that form, or holds codes of another length.
     """
     source = Path(path)
-    settings = IndexSettings(bits, bit_order)
-    if source.suffix not in _READERS:
-        raise InvalidArgumentError(f"{source} has the suffix {source.suffix!r}; import from {', '.join(_READERS)}")
-    try:
-        columns = _READERS[source.suffix](source)
-    except _BROKEN as error:
-        raise InvalidArgumentError(f"{source} is not a file of codes: {error}") from error
-    except OSError as error:
-        raise from_system(error, source) from error
-    columns.check(source, settings)
-    count = len(columns.codes)
-    first_id = as_whole("first_id", first_id)
-    if columns.ids is None and not 0 <= first_id <= 2**64 - count:
-        raise InvalidArgumentError(f"first_id = {first_id} for {count} items; ids are 0 to 2**64 - 1")
-    return CodesFile(source, settings, columns, first_id)
+    return CodesFile(source, IndexSettings(bits, bit_order), open_columns(source, "codes"), first_id)
 
 
-class CodesFile:
+def read_vectors(path: str | Path, dim: int | None = None, *, first_id: int = 0) -> VectorsFile:
+    """Open a file of vectors ``[n, dim]``: float32, float16, float64, int8 or uint8; in an ``.npz`` they are called
+    ``vectors``. The rest is as for :func:`read_codes`; ``dim`` None: of any length."""
+    source = Path(path)
+    return VectorsFile(source, dim, open_columns(source, "vectors"), first_id)
+
+
+class CodesFile(RowsFile[Piece]):
     """A file of codes, to be read in pieces; see :func:`read_codes`."""
 
-    def __init__(self, path: Path, settings: IndexSettings, columns: _Columns, first_id: int) -> None:
-        """Wrap what was opened."""
-        self.path = path
-        self.count = len(columns.codes)
-        """Rows."""
+    def __init__(self, path: Path, settings: IndexSettings, columns: Columns, first_id: int) -> None:
+        """Wrap what was opened, or refuse it."""
+        _check_codes(path, columns.rows, settings)
+        super().__init__(path, "codes", columns, first_id)
         self._settings = settings
-        self._columns = columns
-        self._first_id = first_id
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.count
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is written: a packed code."""
+        return self._settings.code_bytes
 
-    def pieces(self, start: int = 0, size: int = BATCH) -> Iterator[Piece]:
-        """Return the rows from ``start`` on, in pieces of at most ``size``.
-
-        Raises :class:`InvalidArgumentError` where it meets a row that cannot be a code, or an id that cannot be one.
-        """
-        start, size = as_whole("start", start), as_whole("size", size)
-        if not 0 <= start <= self.count:
-            raise InvalidArgumentError(f"start = {start}; {self.path} has {self.count} rows")
-        if size < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be 1 or more rows")
-        return (self._piece(first, min(first + size, self.count)) for first in range(start, self.count, size))
-
-    def _piece(self, first: int, last: int) -> Piece:
-        columns = self._columns
-        ids = (
-            np.arange(last - first, dtype=np.uint64) + np.uint64(self._first_id + first)
-            if columns.ids is None
-            else as_ids(columns.ids[first:last])
-        )
-        payloads = None if columns.payloads is None else [columns.payloads[row] for row in range(first, last)]
-        return Piece(first, ids, self._packed(np.asarray(columns.codes[first:last]), first), payloads)
-
-    def _packed(self, rows: NDArray[Any], first: int) -> NDArray[np.uint8]:
-        dimensions = self._columns.dimensions
-        if dimensions is not None:
-            width = rows.shape[1]
-            wrong = np.flatnonzero(dimensions[first : first + len(rows)] != width)
-            if len(wrong):
-                row = first + int(wrong[0])
-                raise InvalidArgumentError(f"row {row} of {self.path} has {dimensions[row]} components, row 0 {width}")
+    def _piece(
+        self,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.uint64],
+        rows: NDArray[Any],
+        payloads: list[bytes] | None,
+    ) -> Piece:
         if rows.dtype == np.uint8:
-            return np.ascontiguousarray(rows)
+            return Piece(int(numbers[0]), ids, np.ascontiguousarray(rows), payloads)
         if rows.dtype.kind == "f":
             if np.isnan(rows).any():
                 row, column = (int(x) for x in np.argwhere(np.isnan(rows))[0])
-                raise InvalidArgumentError(f"row {first + row} of {self.path} is not a number in column {column}")
+                raise InvalidArgumentError(f"row {numbers[row]} of {self.path} is not a number in column {column}")
             rows = rows > 0
-        return np.packbits(rows, axis=1, bitorder=self._settings.bit_order)
+        return Piece(int(numbers[0]), ids, np.packbits(rows, axis=1, bitorder=self._settings.bit_order), payloads)
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """What a file holds, in memory or mapped."""
+class VectorsFile(RowsFile[VectorsPiece]):
+    """A file of vectors, to be read in pieces; see :func:`read_vectors`."""
 
-    codes: NDArray[Any]
-    ids: NDArray[Any] | None = None
-    payloads: Payloads | None = None
-    dimensions: NDArray[np.int32] | None = None
-    """What each row says of its own length."""
+    def __init__(self, path: Path, dim: int | None, columns: Columns, first_id: int) -> None:
+        """Wrap what was opened, or refuse it."""
+        rows = columns.rows
+        if rows.dtype.name not in DTYPES:
+            raise InvalidArgumentError(f"{path} holds {rows.dtype}; vectors are {', '.join(DTYPES)}")
+        if rows.ndim != 2 or dim not in (None, rows.shape[1]):
+            wanted = "dim" if dim is None else dim
+            raise InvalidArgumentError(f"{path} has shape {rows.shape}; vectors of this index are [n, {wanted}]")
+        super().__init__(path, "vectors", columns, first_id)
+        self.dim: int = check_dim(rows.shape[1])
+        """Components of a vector."""
 
-    def check(self, path: Path, settings: IndexSettings) -> None:
-        """Refuse columns that do not belong together, or to an index."""
-        codes, bits, packed = self.codes, settings.bits, self.codes.dtype == np.uint8
-        if not packed and codes.dtype != np.bool_ and codes.dtype.kind != "f":
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is written: a vector."""
+        return self.dim * self._columns.rows.itemsize
+
+    def sample(self, count: int, seed: int = 0) -> NDArray[Any]:
+        """Return so many rows, chosen at random, or all if there are no more: for an encoder to learn from."""
+        count = min(as_whole("count", count), self.count)
+        if count < 1:
             raise InvalidArgumentError(
-                f"{path} holds {codes.dtype}; codes are packed uint8, bool, or floating-point numbers by their sign"
+                f"a sample of {count} of the {self.count} vectors in {self.path}; take 1 or more"
             )
-        width = settings.code_bytes if packed else bits
-        if codes.ndim != 2 or codes.shape[1] != width:
-            if path.suffix == ".bvecs":
-                raise InvalidArgumentError(
-                    f"{path} has rows of {codes.shape[1]} bytes; .bvecs files are read as packed codes only, of "
-                    f"{width} bytes for {bits} bits: bytes that are numbers have no sign to take, make codes or "
-                    "floating-point vectors around zero of them first"
-                )
-            kind = "packed bytes" if packed else "values"
-            raise InvalidArgumentError(f"{path} has shape {codes.shape}; {bits} bits need [n, {width}] {kind}")
-        if self.ids is not None and self.ids.shape != codes.shape[:1]:
-            raise InvalidArgumentError(f"{path} has {len(codes)} codes but ids of shape {self.ids.shape}")
-        if self.payloads is not None:
-            ends, data = self.payloads.ends, self.payloads.data
-            if ends.dtype.kind not in "iu" or ends.shape != codes.shape[:1]:
-                raise InvalidArgumentError(f"{path} has {len(codes)} codes but payload_ends of shape {ends.shape}")
-            if data.dtype != np.uint8 or data.ndim != 1:
-                raise InvalidArgumentError(f"{path} has payload_data of {data.dtype}, shape {data.shape}; not bytes")
-            if len(ends) and (int(ends[0]) < 0 or int(ends[-1]) > len(data) or (ends[1:] < ends[:-1]).any()):
-                raise InvalidArgumentError(f"{path} has payloads that overlap or end after their {len(data)} bytes")
+        chosen = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
+        return self._finite(self._rows(chosen, chosen), chosen)
+
+    def _piece(
+        self,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.uint64],
+        rows: NDArray[Any],
+        payloads: list[bytes] | None,
+    ) -> VectorsPiece:
+        return VectorsPiece(int(numbers[0]), ids, self._finite(rows, numbers), payloads)
+
+    def _finite(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows side by side in memory, or say which row of the file is not one of numbers."""
+        rows = np.ascontiguousarray(rows)
+        try:
+            for _ in blocks(rows):
+                pass
+        except InvalidArgumentError:
+            with np.errstate(over="ignore"):
+                row, column = (int(x) for x in np.argwhere(~np.isfinite(rows.astype(np.float32)))[0])
+            raise InvalidArgumentError(
+                f"row {numbers[row]} of {self.path} is {rows[row, column]} in column {column}; components must be "
+                f"finite numbers of at most {np.finfo(np.float32).max:.1e}: leave such rows out, or replace the value"
+            ) from None
+        return rows
 
 
-def _open_npz(path: Path) -> _Columns:
-    with path.open("rb") as file:
-        loaded = np.load(file)
-        if isinstance(loaded, np.ndarray):
-            raise ValueError("it holds one array, like a .npy file")
-        with loaded:
-            payloads = None
-            if "payload_ends" in loaded:
-                payloads = Payloads(loaded["payload_ends"], loaded["payload_data"])
-            return _Columns(loaded["codes"], loaded.get("ids"), payloads)
-
-
-def _open_npy(path: Path) -> _Columns:
-    beside = ids_path(path)
-    return _Columns(_map_npy(path), _map_npy(beside) if beside.exists() else None)
-
-
-def _map_npy(path: Path) -> NDArray[Any]:
-    loaded = np.load(path, mmap_mode="r")
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
-        raise ValueError("it holds several arrays, like a .npz file")
-    return loaded
-
-
-def _open_fvecs(path: Path) -> _Columns:
-    words = np.memmap(path, dtype="<i4", mode="r", shape=(_count_rows(path, 4), _dimension(path) + 1))
-    return _Columns(words[:, 1:].view("<f4"), dimensions=words[:, 0])
-
-
-def _open_bvecs(path: Path) -> _Columns:
-    rows = np.memmap(path, dtype=np.uint8, mode="r", shape=(_count_rows(path, 1), _dimension(path) + 4))
-    return _Columns(rows[:, 4:], dimensions=rows[:, :4].view("<i4")[:, 0])
-
-
-def _dimension(path: Path) -> int:
-    """Return how many components a row has, as the first one says."""
-    with path.open("rb") as file:
-        dimension = int.from_bytes(file.read(4), "little", signed=True)
-    if dimension < 1:
-        raise ValueError(f"its first row has {dimension} components")
-    return dimension
-
-
-def _count_rows(path: Path, component: int) -> int:
-    """Return how many rows there are, with components of so many bytes."""
-    size, row = path.stat().st_size, 4 + component * _dimension(path)
-    if size % row:
-        raise ValueError(f"it has {size} bytes, which is not a multiple of its first row's {row}: it was cut short")
-    return size // row
-
-
-_READERS: Final = {".npz": _open_npz, ".npy": _open_npy, ".fvecs": _open_fvecs, ".bvecs": _open_bvecs}
+def _check_codes(path: Path, codes: NDArray[Any], settings: IndexSettings) -> None:
+    """Refuse rows that are no codes of an index."""
+    bits, packed = settings.bits, codes.dtype == np.uint8
+    if not packed and codes.dtype != np.bool_ and codes.dtype.kind != "f":
+        raise InvalidArgumentError(
+            f"{path} holds {codes.dtype}; codes are packed uint8, bool, or floating-point numbers by their sign"
+        )
+    width = settings.code_bytes if packed else bits
+    if codes.ndim == 2 and codes.shape[1] == width:
+        return
+    if path.suffix == ".bvecs":
+        raise InvalidArgumentError(
+            f"{path} has rows of {codes.shape[1]} bytes; .bvecs files are read as packed codes only, of {width} bytes "
+            f"for {bits} bits: bytes that are numbers have no sign to take, make codes or floating-point vectors "
+            "around zero of them first, or import them into an index with an encoder"
+        )
+    kind = "packed bytes" if packed else "values"
+    raise InvalidArgumentError(f"{path} has shape {codes.shape}; {bits} bits need [n, {width}] {kind}")

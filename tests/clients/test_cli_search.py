@@ -132,7 +132,9 @@ def test_refusals(cli: Cli, filled: Target, name: str, tmp_path: Path) -> None:
     cli("search", name, "--code", "00ff", *filled).refused(1, "--code has 4 hexadecimal digits; 64 bits need 16")
     cli("search", name, "--code", "xy", *filled).refused(1, "--code 'xy' is not hexadecimal")
     cli("search", name, "--like", "20000", *filled).refused(1, "there is no item 20000 in index")
-    cli("search", name, *filled).refused(2, "one of the arguments --code --code-file --like --table is required")
+    cli("search", name, *filled).refused(
+        2, "one of the arguments --code --code-file --like --table --vector --vector-file is required"
+    )
     cli("search", name, "--like", "1", "--code", "00", *filled).refused(2, "not allowed with")
     cli("search", name, "--like", "1", "--plan", "hope", *filled).refused(2, "'hope'", "'auto', 'probe', 'sweep'")
     cli("search", name, "--like", "1", "-k", "-1", *filled).refused(2, "-k: -1; it must be 0 to 2147483647")

@@ -17,8 +17,8 @@ from whamming.cli import build_parser
 from whamming.cli.parser import Parser
 
 COMMANDS = [
-    *("serve", "create", "list", "stats", "seal", "compact", "drop", "import", "search", "get", "delete", "export"),
-    *("backup", "restore", "verify", "bench", "completion"),
+    *("serve", "create", "list", "stats", "seal", "compact", "drop", "import", "encoder", "search", "get", "delete"),
+    *("export", "backup", "restore", "verify", "bench", "completion"),
 ]
 
 

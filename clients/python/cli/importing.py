@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from whamming.cli.checkpoint import Checkpoint, Job
+from whamming.cli.encoding import add_fitting, found_or_made
 from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyIndex, add_target, opened, target_name
-from whamming.storage import CodesFile, Durability, read_codes
+from whamming.storage import CodesFile, Durability, Piece, VectorsFile, VectorsPiece, read_codes, read_vectors
 from whamming.storage.errors import from_system
 
 BATCH: Final = 50_000
 BATCH_BYTES: Final = 1 << 20
 """Rows are written so many at a time, or fewer where their codes are so long that it would be more bytes than this."""
+VECTOR_BATCH_BYTES: Final = 3 << 20
+"""The same of vectors, which are longer: what fits into a message to a server."""
 SYNC_SECONDS: Final = 0.5
 """Of an index whose writes are acknowledged before they are on disk, how often an import waits for the disk."""
 
@@ -35,19 +38,23 @@ FILE holds codes of as many bits as the index has:
   .fvecs  floating-point vectors, by sign
   .bvecs  packed codes
 
+or, for an index with an encoder, vectors [n, dim] of float32, float16, float64, int8 or uint8, in the same forms; in
+.npz they are called "vectors". --encoder makes such an index first, if there is none.
+
 Items whose id exists are replaced. An import that is interrupted goes on where it was when it is run again: how many
 rows are on disk is kept beside FILE until it is done."""
 
 EXAMPLE = """\
 whamming import docs codes.npy
-whamming import docs more.fvecs --first-id 1000000 --batch 1000"""
+whamming import docs more.fvecs --first-id 1000000 --batch 1000
+whamming import texts vectors.npy --encoder itq --bits 256 --keep-vectors float16"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
     parser.add_argument("name", metavar="NAME", help="an index")
-    parser.add_argument("file", metavar="FILE", help="a file of codes")
+    parser.add_argument("file", metavar="FILE", help="a file of codes, or of vectors")
     text = f"rows to write at once (default {BATCH:,}, or fewer if codes are long)"
     parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help=text)
     text = "id of the first row, if the file has no ids (default 0)"
@@ -55,6 +62,7 @@ def add(commands: Commands) -> None:
     text = "where to keep how far it has come (default FILE.NAME.checkpoint)"
     parser.add_argument("--checkpoint", metavar="FILE", help=text)
     parser.add_argument("--restart", action="store_true", help="begin at row 0, whatever the checkpoint says")
+    add_fitting(parser)
     add_json(parser)
     add_target(parser)
 
@@ -68,11 +76,12 @@ def import_file(args: argparse.Namespace) -> None:
         raise from_system(error, path) from error
     kept_at = Path(args.checkpoint) if args.checkpoint else path.with_name(f"{path.name}.{args.name}.checkpoint")
     checkpoint = Checkpoint(kept_at, job)
-    with opened(args, write=True) as database:
-        index = database.index(args.name)
-        file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=args.first_id)
+    with opened(args, write=True, create=args.encoder is not None) as database:
+        index = found_or_made(database, args)
+        file = _open(path, index, args)
         start = 0 if args.restart else _resumed(index, file, checkpoint)
-        batch = args.batch or min(BATCH, BATCH_BYTES // (8 + index.settings.code_bytes))
+        limit = VECTOR_BATCH_BYTES if isinstance(file, VectorsFile) else BATCH_BYTES
+        batch = args.batch or min(BATCH, limit // (8 + file.row_bytes))
         began = time.perf_counter()
         with items_bar(f"import {args.name}", file.count, start) as bar:
             _Import(index, file, checkpoint, bar).run(start, batch)
@@ -86,7 +95,15 @@ def import_file(args: argparse.Namespace) -> None:
         say(f"{args.name}: {counted(file.count - start, 'row')} imported in {seconds:.2f} s, {rate:,.0f} per second")
 
 
-def _resumed(index: AnyIndex, file: CodesFile, checkpoint: Checkpoint) -> int:
+def _open(path: Path, index: AnyIndex, args: argparse.Namespace) -> CodesFile | VectorsFile:
+    """Return what the file holds for an index."""
+    settings = index.settings
+    if settings.dim is None or args.codes:
+        return read_codes(path, settings.bits, settings.bit_order, first_id=args.first_id)
+    return read_vectors(path, settings.dim, first_id=args.first_id)
+
+
+def _resumed(index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpoint) -> int:
     """Return the row to begin with."""
     rows = checkpoint.rows()
     if rows is None:
@@ -96,10 +113,10 @@ def _resumed(index: AnyIndex, file: CodesFile, checkpoint: Checkpoint) -> int:
     if rows > file.count:
         return 0
     for row in {0, rows - 1} if rows else ():
-        piece = next(file.pieces(row, 1))
-        if not index.get(piece.ids).found[0]:
+        ids = file.ids(row, row + 1)
+        if not index.get(ids).found[0]:
             raise FailureError(
-                f"{checkpoint.path} says that {rows:,} rows are in index {index.name!r}, but item {piece.ids[0]} of "
+                f"{checkpoint.path} says that {rows:,} rows are in index {index.name!r}, but item {ids[0]} of "
                 f"row {row} is not: begin anew with --restart"
             )
     note(f"going on at row {rows:,} of {file.count:,}; --restart would begin anew")
@@ -109,7 +126,7 @@ def _resumed(index: AnyIndex, file: CodesFile, checkpoint: Checkpoint) -> int:
 class _Import:
     """Rows on their way into an index."""
 
-    def __init__(self, index: AnyIndex, file: CodesFile, checkpoint: Checkpoint, bar: Any) -> None:
+    def __init__(self, index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpoint, bar: Any) -> None:
         self._index = index
         self._file = file
         self._checkpoint: Checkpoint | None = checkpoint
@@ -125,12 +142,18 @@ class _Import:
                 done = piece.first_row + len(piece.ids)
                 sync = not self._lazy or done == self._file.count or self._is_due()
                 durability: Durability = "fsync" if sync else "async"
-                self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)
+                self._write(piece, durability)
                 if sync:
                     self._save(done)
                 self._bar.update(len(piece.ids))
                 if interrupted.is_set() and done < self._file.count:
                     raise KeyboardInterrupt(self._interruption(done))
+
+    def _write(self, piece: Piece | VectorsPiece, durability: Durability) -> None:
+        if isinstance(piece, VectorsPiece):
+            self._index.upsert(piece.ids, None, piece.payloads, vectors=piece.vectors, durability=durability)
+        else:
+            self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)
 
     def _is_due(self) -> bool:
         now = time.monotonic()

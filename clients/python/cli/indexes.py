@@ -6,12 +6,22 @@ import argparse
 import dataclasses
 from typing import Any, get_args
 
+from whamming.cli.encoding import add_encoder, creating, encoder_text, encoder_values
 from whamming.cli.output import confirm, counted, note, say, say_json, say_pairs, say_table, share_bar, size
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyDatabase, AnyIndex, add_target, opened
 from whamming.native import Buckets, Tables, WhammingError
 from whamming.storage import BitOrder, Durability, IndexSettings, NotFoundError
 
+CREATE_TEXT = """\
+What an index is cannot be changed later; its items can be exported and imported into another one.
+
+With an encoder, it takes vectors, in items and in queries, and makes codes of them. One that learns from vectors is
+made by whamming import --encoder, which takes a sample of the file."""
+CREATE_EXAMPLE = """\
+whamming create docs --bits 256 --bit-order big
+whamming create texts --encoder lsh --dim 768 --bits 1024 --keep-vectors float16 --metric cosine
+whamming create more --encoder-file docs.encoder"""
 SEAL_TEXT = """\
 Recent writes are found without tables, and get some when there are many; this gives them tables now."""
 COMPACT_TEXT = """\
@@ -25,13 +35,12 @@ def add(commands: Commands) -> None:
         "create",
         create,
         "make an index",
-        text="What an index is cannot be changed later; its items can be exported and imported into another one.",
-        example="whamming create docs --bits 256 --bit-order big",
+        text=CREATE_TEXT,
+        example=CREATE_EXAMPLE,
     )
     parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-'")
-    parser.add_argument(
-        "--bits", metavar="N", type=whole(1, 4096), required=True, help="length of the codes, 1 to 4096"
-    )
+    text = "length of the codes, 1 to 4096; an --encoder sign has --dim bits by default"
+    parser.add_argument("--bits", metavar="N", type=whole(1, 4096), help=text)
     text = "of codes in bytes; big is what numpy.packbits writes by default (default little: bit 0 is mask 1)"
     parser.add_argument("--bit-order", choices=get_args(BitOrder), default="little", help=text)
     text = "hash tables of each segment (default single); none: sweep always"
@@ -41,6 +50,7 @@ def add(commands: Commands) -> None:
     text = "async: writes are acknowledged before they are on disk, and a crash may lose the last 50 ms (default fsync)"
     parser.add_argument("--durability", choices=get_args(Durability), default="fsync", help=text)
     parser.add_argument("--exist-ok", action="store_true", help="do nothing if there is an index like this already")
+    add_encoder(parser)
     add_json(parser)
     add_target(parser)
 
@@ -78,10 +88,11 @@ def add(commands: Commands) -> None:
 
 def create(args: argparse.Namespace) -> None:
     """Make an index."""
+    options = creating(args)
     with opened(args, write=True, create=True) as database:
         index = database.create_index(
             args.name,
-            args.bits,
+            **options,
             bit_order=args.bit_order,
             tables=args.tables,
             buckets=args.buckets,
@@ -179,10 +190,12 @@ def _values(index: AnyIndex) -> dict[str, Any]:
 
 
 def _say_stats(index: AnyIndex, *, as_json: bool) -> None:
-    values = _values(index)
+    values, encoder = _values(index), index.encoder
     if as_json:
-        say_json({"name": index.name, **values})
+        say_json({"name": index.name, **values, **({} if encoder is None else encoder_values(encoder))})
         return
+    if encoder is not None:
+        values["encoder"] = f"{encoder_text(encoder)} ({encoder.fingerprint})"
     for name in ("disk_bytes", "used_bytes"):
         values[name] = f"{values[name]:,} ({size(values[name])})"
     say_pairs(index.name, {name: value for name, value in values.items() if value is not None})

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import whamming
-from whamming.cli import benching, completion, directory, importing, indexes, items, searching, serving
+from whamming.cli import benching, completion, directory, encoding, importing, indexes, items, searching, serving
 from whamming.cli.output import note
 from whamming.cli.parser import Parser, UsageError, commands_of
 from whamming.errors import UnavailableError
@@ -30,6 +30,8 @@ example:
   whamming create docs --bits 64                make an index for codes of 64 bits
   whamming import docs codes.npy                load codes; interrupted, it goes on where it was
   whamming search docs --like 42 -k 5           the nearest to item 42, as they are proven
+  whamming import texts vectors.npy --encoder itq --bits 256
+                                                make an index for vectors, and load them
   whamming list --data my-data                  any command but serve also works without a server
 
 exit codes:
@@ -55,6 +57,7 @@ def build_parser() -> Parser:
     serving.add(commands)
     indexes.add(commands)
     importing.add(commands)
+    encoding.add(commands)
     searching.add(commands)
     items.add(commands)
     directory.add(commands)

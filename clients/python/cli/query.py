@@ -1,11 +1,11 @@
-"""A query as a command line gives it: hexadecimal digits, a row of a file, or an item that is stored."""
+"""A query as a command line gives it: hexadecimal digits, a row of a file, an item that is stored, or a vector."""
 
 from __future__ import annotations
 
 import argparse
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from whamming.cli.parser import FailureError, whole
 from whamming.cli.target import AnyIndex
 from whamming.native import InvalidArgumentError
-from whamming.storage import IndexSettings, read_codes
+from whamming.storage import Form, IndexSettings, Rerank, read_codes, read_vectors
 from whamming.storage.errors import from_system
 
 
@@ -28,19 +28,55 @@ def add_query(parser: argparse.ArgumentParser) -> None:
     either.add_argument("--like", metavar="ID", type=whole(0, 2**64 - 1), help="the code of an item that is stored")
     text = "instead of a code, what a stored 0 and a stored 1 of each bit cost, .npy [bits, 2]"
     either.add_argument("--table", metavar="FILE", help=text)
+    text = (
+        "the components of a vector, with commas, for an index with an encoder; --vector=-1,2 if the first is negative"
+    )
+    either.add_argument("--vector", metavar="X,Y,...", type=_vector, help=text)
+    text = "a vector from a file, as for import, or a single row of .npy [dim]"
+    either.add_argument("--vector-file", metavar="FILE", help=text)
     text = "what a mismatch of each bit costs, .npy [bits] (default 1 each: Hamming distance)"
     group.add_argument("--weights", metavar="FILE", help=text)
     text = "of files with several rows: which (default 0)"
     group.add_argument("--row", metavar="N", type=whole(0), default=0, help=text)
+    text = """\
+what is made of a vector: asymmetric, its distance to what the encoder has learned of either value of a bit (default
+where it has learned from a sample); inner, its inner product with the signs of a code (default elsewhere); symmetric,
+the Hamming distance to its code, or with --weights a weighted one"""
+    group.add_argument("--costs", choices=get_args(Form), help=text)
+    text = """\
+rank hits by the vectors that the index keeps: of the K x N nearest by code, which may miss some, or with exact until
+none can be missed (metric l2 only)"""
+    group.add_argument("--rerank", metavar="N|exact", type=_rerank, help=text)
 
 
-def read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, NDArray[Any]]:
+def _vector(text: str) -> NDArray[np.float64]:
+    try:
+        return np.array([float(word) for word in text.split(",")])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; give numbers with commas, as in 0.5,-1,2") from None
+
+
+def _rerank(text: str) -> Rerank:
+    return "exact" if text == "exact" else whole(1)(text)
+
+
+def read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, Any]:
     """Return the arguments of ``search`` that a command line stands for."""
+    given = {"costs": args.costs, "rerank": args.rerank}
+    return {**_read_query(args, index), **{name: value for name, value in given.items() if value is not None}}
+
+
+def _read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, NDArray[Any]]:
     if args.table is not None:
         if args.weights is not None:
             raise InvalidArgumentError("--table says what every bit costs: leave --weights out")
         return {"table": _read_row(args.table, args.row, 2)}
-    query: dict[str, NDArray[Any]] = {"code": _read_code(args, index)}
+    if args.vector is not None:
+        query = {"vector": args.vector}
+    elif args.vector_file is not None:
+        query = {"vector": _vector_of_file(args.vector_file, args.row, index.settings)}
+    else:
+        query = {"code": _read_code(args, index)}
     if args.weights is not None:
         query["weights"] = _read_row(args.weights, args.row, 1)
     return query
@@ -74,10 +110,23 @@ def _code_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[np.ui
     if path.endswith(".npy") and (single := _load(path)).ndim == 1:
         return _code_of_values(single, path, settings)
     file = read_codes(path, settings.bits, settings.bit_order)
-    if row >= len(file):
-        raise InvalidArgumentError(f"--row {row}; {path} has {len(file)} rows, from 0 on")
+    _check_row(row, path, len(file))
     code: NDArray[np.uint8] = next(file.pieces(row, 1)).codes[0]
     return code
+
+
+def _vector_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[Any]:
+    if path.endswith(".npy") and (single := _load(path)).ndim == 1:
+        return single
+    file = read_vectors(path, settings.dim)
+    _check_row(row, path, len(file))
+    vector: NDArray[Any] = next(file.pieces(row, 1)).vectors[0]
+    return vector
+
+
+def _check_row(row: int, path: str, count: int) -> None:
+    if row >= count:
+        raise InvalidArgumentError(f"--row {row}; {path} has {count} rows, from 0 on")
 
 
 def _code_of_values(values: NDArray[Any], path: str, settings: IndexSettings) -> NDArray[np.uint8]:
@@ -98,8 +147,7 @@ def _read_row(path: str, row: int, dimensions: int) -> NDArray[Any]:
     if values.dtype.kind not in "biuf":
         raise InvalidArgumentError(f"{path} holds {values.dtype}; costs are numbers")
     if values.ndim == dimensions + 1:
-        if row >= len(values):
-            raise InvalidArgumentError(f"--row {row}; {path} has {len(values)} rows, from 0 on")
+        _check_row(row, path, len(values))
         values = values[row]
     return values.astype(np.float64)
 

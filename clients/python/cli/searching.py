@@ -16,12 +16,15 @@ DEFAULT_K = 10
 
 TEXT = """\
 Prints each hit as soon as no other can come before it: milliseconds since the search began, its distance, the bound
-that no item still to come is nearer than, its id and, with --payloads, what is kept with it. Ctrl-C ends the search."""
+that no item still to come is nearer than, its id and, with --payloads, what is kept with it. Ctrl-C ends the search.
+
+With --rerank, distances are those of the vectors; with --rerank N others may be nearer, so that there is no bound."""
 
 EXAMPLE = """\
 whamming search docs --like 42 -k 5 --payloads
 whamming search docs --code 00ff00ff00ff00ff --weights weights.npy --radius 9.5
-whamming search docs --code-file queries.npy --row 3 -k all --json | head"""
+whamming search docs --code-file queries.npy --row 3 -k all --json | head
+whamming search texts --vector-file queries.npy --row 3 --rerank 10"""
 
 
 def add(commands: Commands) -> None:
@@ -34,7 +37,7 @@ def add(commands: Commands) -> None:
     text = "how to search; the answer is the same (default auto)"
     parser.add_argument("--plan", choices=get_args(Plan), default="auto", help=text)
     parser.add_argument("--payloads", action="store_true", help="print what is kept with each item")
-    add_json(parser, "one JSON object per hit; lower_bound null: nothing is left")
+    add_json(parser, "one JSON object per hit; lower_bound null: nothing is left, or --rerank N")
     add_query(parser)
     add_target(parser)
 
