@@ -118,7 +118,7 @@ BAD_BATCHES: dict[str, tuple[Any, Any, Any, str]] = {
     "one id": (1, 1, None, r"shape \(\); they must be a list"),
     "more ids": ([1, 2, 3, 4], 3, None, "4 ids but 3 codes"),
     "more codes": ([1, 2], 3, None, "2 ids but 3 codes"),
-    "no codes": ([1, 2], None, None, "2 ids but 0 codes"),
+    "no codes": ([1, 2], None, None, "items without codes; give codes, or vectors"),
     "narrow": ([1, 2], np.zeros((2, 1), dtype=np.uint8), None, r"shape \(2, 1\); 13 bits need \[n, 2\]"),
     "wide": ([1, 2], np.zeros((2, 3), dtype=np.uint8), None, r"shape \(2, 3\); 13 bits need \[n, 2\]"),
     "flat": ([1, 2], np.zeros(4, dtype=np.uint8), None, r"shape \(4,\); 13 bits need \[n, 2\]"),
