@@ -135,6 +135,17 @@ class _File:
                 file.hold(user)
             return file
 
+    @classmethod
+    @contextlib.contextmanager
+    def opening(cls) -> Iterator[None]:
+        """Let no other thread close a file while a new one is made and opened.
+
+        LMDB's binding knows open files by their inodes, and forgets one a moment after it has closed it. If that file
+        has been deleted, a new one may have its inode by then, and would be refused as if it were open.
+        """
+        with cls._lock:
+            yield
+
     def hold(self, user: object) -> None:
         """Keep the file open until the user releases it."""
         self._users.add(id(user))
@@ -491,8 +502,9 @@ def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None =
     """Make an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
     _make_directory(path)
     with _errors(path):
-        _allocate_lock_file(path)
-        env = lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, lib_version=0)
+        with _File.opening():
+            _allocate_lock_file(path)
+            env = lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, lib_version=0)
         try:
             manifest = {
                 "format": FORMAT,

@@ -23,7 +23,8 @@ from whamming.server.errors import AnswerTooLargeError, refusal
 from whamming.server.scheduler import Flow, Outcome, Scheduler
 from whamming.server.searching import SearchStream
 from whamming.server.services import IndexService, ItemService, Storage
-from whamming.storage import ClosedError, Database, open_database
+from whamming.storage import ClosedError, Database, IndexSettings, open_database
+from whamming.storage.disk import _File, write_index
 from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
 from whamming.v1.values import FieldError
 
@@ -100,6 +101,17 @@ def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> N
             writer.drop_index("docs")
             stats = index.stats()
     assert (stats.items, stats.disk_bytes) == (2, 0)
+
+
+def test_makes_no_index_while_a_file_is_being_closed(tmp_path: Path) -> None:
+    """CreateIndex failed with INTERNAL where its new file got the inode of a dropped one that was just being closed."""
+    making = threading.Thread(target=write_index, args=(tmp_path / "docs", IndexSettings(8)))
+    with _File.opening():
+        making.start()
+        making.join(0.2)
+        assert not (tmp_path / "docs" / "lock.mdb").exists()
+    making.join()
+    assert (tmp_path / "docs" / "lock.mdb").exists()
 
 
 async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
