@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from google.protobuf import message_factory
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from whamming.server.app import SERVICES
@@ -265,7 +265,7 @@ class _Maker:
     def poke(self, message: Message) -> None:
         """Make one field of a message, or of one inside of it, odd."""
         rng = self.rng
-        fields = list(message.DESCRIPTOR.fields)
+        fields: list[Any] = list(message.DESCRIPTOR.fields)
         if not fields:
             return
         field = rng.choice(fields)
@@ -293,7 +293,7 @@ class _Maker:
         elif field.name not in ("name", "index") or self.chance(0.2):
             setattr(message, field.name, self.odd(field))
 
-    def odd(self, field: FieldDescriptor) -> Any:
+    def odd(self, field: Any) -> Any:
         """An odd value for a field."""
         rng, kind = self.rng, field.cpp_type
         if field.enum_type is not None:
@@ -316,6 +316,10 @@ class _Maker:
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
+
+    def number(self, numbers: Sequence[int]) -> Any:
+        """The number of an enum's value, if it has such a one."""
+        return self.rng.choice(numbers)
 
     def whole(self) -> int:
         return self.rng.choice(ODD_WHOLE) if self.chance(0.7) else self.rng.getrandbits(self.rng.randint(1, 64))
@@ -349,7 +353,8 @@ class _Maker:
         bits = _BITS.get(name, 64) if self.chance(0.8) else rng.choice((1, 7, 9, 64, 65, 256, 4096, 0, 4097, 2**32 - 1))
         message = index_pb2.IndexSettings(bits=bits)
         if self.chance(0.5):
-            for field in message.DESCRIPTOR.fields[1:5]:
+            choices: list[Any] = list(message.DESCRIPTOR.fields[1:5])
+            for field in choices:
                 setattr(message, field.name, rng.randint(0, len(field.enum_type.values) - 1))
         return message
 
@@ -369,13 +374,13 @@ class _Maker:
     def encoder(self, message: index_pb2.CreateIndexRequest) -> None:
         """Give a new index an encoder: one to be made, or one that was exported."""
         rng = self.rng
-        message.settings.kept_vectors = rng.choice((0, 0, 2, 3, 1, 4) if self.chance(0.1) else (0, 2, 3))
-        message.settings.metric = rng.choice((0, 1, 2, 3))
+        message.settings.kept_vectors = self.number((0, 0, 2, 3, 1, 4) if self.chance(0.1) else (0, 2, 3))
+        message.settings.metric = self.number((0, 1, 2, 3))
         if self.chance(0.15):
             exported = fitted_encoder()
             message.fitted_encoder = exported if self.chance(0.5) else self.damage(exported)
             return
-        message.encoder.kind = rng.choice((2, 2, 2, 1, 3, 0, 4))
+        message.encoder.kind = self.number((2, 2, 2, 1, 3, 0, 4))
         message.encoder.dimension = DIMENSION if self.chance(0.9) else rng.choice((0, 1, 65_537, 2**32 - 1))
         message.encoder.seed = self.whole()
         if message.encoder.kind != 2 and message.settings.bits > DIMENSION:
@@ -419,7 +424,7 @@ class _Maker:
             index="" if self.chance(0.2) else name,
             sequence=self.whole(),
             items=item_pb2.ItemBatch(ids=ids, codes=codes),
-            durability=rng.choice((0, 0, 0, 1, 2)),
+            durability=self.number((0, 0, 0, 1, 2)),
         )
         if self.chance(0.7 if name == ENCODED else 0.02) and count <= 100:
             message.items.vectors.CopyFrom(self.vectors(count))
@@ -455,7 +460,7 @@ class _Maker:
         if self.chance(0.25):
             message.radius = self.real() if self.chance(0.3) else rng.uniform(-5, 40)
         if self.chance(0.4):
-            message.plan = rng.choice((0, 1, 2, 3)) if self.chance(0.9) else rng.choice((4, -1, 2**31 - 1))
+            message.plan = self.number((0, 1, 2, 3) if self.chance(0.9) else (4, -1, 2**31 - 1))
         if self.chance(0.3):
             message.chunk_size = rng.choice((0, 1, 2, 7, 100, 65_536, 65_537, 2**32 - 1))
         if self.chance(0.15):
