@@ -24,6 +24,9 @@ ROUNDS: Final = 50
 ENOUGH: Final = 1e-3
 """``itq`` has converged when a round improves its error by a smaller share than this."""
 
+MOST_NUMBERS: Final = 1 << 26
+"""Of ``lsh`` and ``itq``: 256 MiB, and some times as much while it is made."""
+
 MOST_ROTATED: Final = 100_000
 """Rows of the sample that ``itq`` finds its rotation on, chosen by the seed; the rest is done on all of them."""
 
@@ -117,6 +120,10 @@ def _check_width(kind: Kind, bits: int | None, dim: int) -> int:
     if bits is None:
         raise InvalidArgumentError(f"encoder = {kind!r} without bits; say how long codes are")
     check_bits(bits)
+    if kind != "sign" and bits * dim > MOST_NUMBERS:
+        raise InvalidArgumentError(
+            f"bits = {bits} of vectors of {dim} components; {kind} has at most {MOST_NUMBERS} numbers, bits times dim"
+        )
     if kind != "lsh" and bits > dim:
         raise InvalidArgumentError(
             f"bits = {bits} of encoder = {kind!r}; vectors of {dim} components give at most {dim}, or use 'lsh'"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from whamming.native import InvalidArgumentError
 from whamming.server import Config, Server
 from whamming.server.errors import AnswerTooLargeError, refusal
 from whamming.server.scheduler import Flow, Outcome, Scheduler
@@ -25,6 +26,7 @@ from whamming.server.searching import SearchStream
 from whamming.server.services import IndexService, ItemService, Storage
 from whamming.storage import ClosedError, Database, IndexSettings, open_database
 from whamming.storage.disk import _File, write_index
+from whamming.storage.fitting import fit
 from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
 from whamming.v1.values import FieldError
 
@@ -228,6 +230,12 @@ async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> N
 def test_a_lack_of_memory_is_foreseen(caplog: pytest.LogCaptureFixture) -> None:
     assert refusal(MemoryError()).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert not caplog.records
+
+
+def test_an_encoder_has_no_more_numbers_than_memory_holds() -> None:
+    """A request of 50 bytes made the server draw 2 GiB of random numbers."""
+    with pytest.raises(InvalidArgumentError, match="at most 67108864 numbers"):
+        fit("lsh", bits=4096, dim=65_536)
 
 
 class DoneAtOnce:
