@@ -264,7 +264,7 @@ def plot(sheets: Sequence[Sheet], path: Path) -> None:
     for name in sheets[0].systems:
         width = 2.2 if name in OURS else 1.2
         times = [sheet.systems[name].row.cells[0].ms for sheet in sheets]
-        axes[0].plot(bits, times, marker="o", markersize=3, linewidth=width, label=name)
+        axes[0].plot(bits, times, marker="o", markersize=3, linewidth=width)
         axes[1].plot(
             bits, [100 * s.systems[name].precision[0] for s in sheets], marker="o", markersize=3, linewidth=width
         )
@@ -275,7 +275,7 @@ def plot(sheets: Sequence[Sheet], path: Path) -> None:
     for panel in axes:
         panel.set_xlabel("bits")
         panel.grid(visible=True, alpha=0.3)
-    axes[0].legend(fontsize=7)
+    axes[1].legend(axes[0].get_lines(), list(sheets[0].systems), fontsize=7, loc="lower left")
     drawn.tight_layout()
     drawn.savefig(path, metadata={"Date": None})
     plt.close(drawn)

@@ -186,19 +186,19 @@ def plot(results: Sequence[Result], path: Path) -> None:
     names = list(dict.fromkeys(r.data for r in results))
     figure, axes = plt.subplots(1, len(names), figsize=(4.5 * len(names), 3.6), squeeze=False)
     for panel, name in zip(axes[0], names, strict=True):
-        styles: tuple[tuple[Form, str], ...] = (("symmetric", "--"), ("asymmetric", "-"))
+        styles: tuple[tuple[Form, str], ...] = (("symmetric", "x--"), ("asymmetric", "o-"))
         for colour, kind in zip(("tab:blue", "tab:orange", "tab:green"), LENGTHS, strict=True):
             mine = sorted((r for r in results if r.data == name and r.kind == kind), key=lambda r: r.bits)
             for form, style in styles:
                 label = f"{NAMES[kind]}, {'plain' if form == 'symmetric' else 'weighted'}"
                 recall = [r.recall[form][0] for r in mine]
-                panel.plot([r.bits for r in mine], recall, style, marker="o", color=colour, label=label, markersize=4)
+                panel.plot([r.bits for r in mine], recall, style, color=colour, label=label, markersize=5)
         panel.set_title(name, fontsize=10)
         panel.set_xlabel("bits")
         panel.set_ylabel("recall@10")
         panel.set_ylim(0)
         panel.grid(visible=True, alpha=0.3)
-    axes[0][0].legend(fontsize=7)
+    axes[0][0].legend(fontsize=7, handlelength=3)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
