@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from whamming.server.methods import Context
+from whamming.v1.statuses import Ending
 
 
 class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -28,11 +29,13 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
             call = self._channel.stream_stream(method)()
+            ending = Ending(call)
             sending = asyncio.create_task(_send(call, requests))
             try:
                 async for response in call:
                     await context.write(response)
-            except grpc.aio.AioRpcError as error:
+            except grpc.aio.AioRpcError as raised:
+                error = ending.error(raised)
                 await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
             finally:
                 sending.cancel()

@@ -29,7 +29,7 @@ from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError
 from whamming.native.costs import as_codes
 from whamming.native.cursor import as_whole, check_radius, checked_place
 from whamming.querying import Batch, Connection, Search
-from whamming.retries import Retries, once, responses_of
+from whamming.retries import Retries, answers, once, responses_of
 from whamming.session import Session
 from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
 from whamming.storage.encoders import Encoder, Form, Kind
@@ -287,7 +287,7 @@ class Index:
         """Send batches on one call, and take those that are acknowledged off the list."""
         call = self._database._items.Upsert(iter(list(unsent)))
         try:
-            async for done in call:
+            async for done in answers(call):
                 assert done.sequence == unsent[0].sequence
                 del unsent[0]
         finally:

@@ -16,7 +16,7 @@ from whamming.errors import OverloadedError, UnavailableError
 from whamming.native import Answer, Hit, InvalidArgumentError, Plan, Stats
 from whamming.native.cursor import as_whole, check_radius, check_wanted
 from whamming.native.view import padded
-from whamming.retries import Retries, once
+from whamming.retries import Retries, answers, once
 from whamming.session import Inbox, Session
 from whamming.storage.reranking import Rerank
 from whamming.v1 import search_pb2
@@ -261,7 +261,7 @@ class Batch:
         call = self._connection.search.Search()
         sending = asyncio.create_task(self._send(call, sorted(self._left), room))
         try:
-            async for response in call:
+            async for response in answers(call):
                 for chunk in response.chunks:
                     self._take(chunk)
                     if chunk.HasField("end"):

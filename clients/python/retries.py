@@ -11,6 +11,7 @@ import grpc
 
 from whamming.errors import OverloadedError, ServiceError, UnavailableError
 from whamming.storage import ClosedError
+from whamming.v1.statuses import Ending
 from whamming.wire import error_of_call
 
 T = TypeVar("T")
@@ -68,12 +69,23 @@ async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
     except grpc.aio.UsageError as error:
         raise ClosedError("the connection is closed; connect again") from error
     try:
-        async for response in under_way:
+        async for response in answers(under_way):
             yield response
-    except grpc.aio.AioRpcError as error:
-        raise error_of_call(error) from error
     finally:
         under_way.cancel()
+
+
+def answers(call: Any) -> AsyncGenerator[Any, None]:
+    """Return what a call that has just been opened streams; its failure is raised as one of our errors."""
+    return _answers(call, Ending(call))
+
+
+async def _answers(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
+    try:
+        async for response in call:
+            yield response
+    except grpc.aio.AioRpcError as error:
+        raise error_of_call(ending.error(error)) from error
 
 
 async def once(call: Callable[[], Awaitable[T]]) -> T:

@@ -15,9 +15,9 @@ import grpc
 
 from whamming.errors import UnavailableError
 from whamming.native import WhammingError
+from whamming.retries import answers
 from whamming.storage import ClosedError
 from whamming.v1 import search_pb2
-from whamming.wire import error_of_call
 
 Inbox = asyncio.Queue[search_pb2.Chunk | WhammingError]
 
@@ -88,14 +88,14 @@ class Session:
     async def _read(self, call: Any) -> None:
         error: WhammingError = UnavailableError("the server ended the stream; it may be shutting down")
         try:
-            async for response in call:
+            async for response in answers(call):
                 for chunk in response.chunks:
                     ended = chunk.HasField("end")
                     inbox = self._inboxes.pop(chunk.query_id, None) if ended else self._inboxes.get(chunk.query_id)
                     if inbox is not None:
                         inbox.put_nowait(chunk)
-        except grpc.aio.AioRpcError as failure:
-            error = error_of_call(failure)
+        except WhammingError as failure:
+            error = failure
         except asyncio.CancelledError:
             call.cancel()
             raise

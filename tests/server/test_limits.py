@@ -1,0 +1,246 @@
+"""What a server takes on: at each limit a clear refusal, and all is well again below it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import code_pb2
+
+import whamming
+from tests.native.examples import make_codes
+from tests.native.oracle import Truth
+from tests.server.collection import Collection
+from tests.server.conversation import (
+    COMPLETE,
+    EXHAUSTED,
+    FAILED,
+    SNAPSHOT_EXPIRED,
+    Conversation,
+    Options,
+    Query,
+    reason_of,
+)
+from tests.serving import ServerProcess, Stubs, details_of
+from whamming import InvalidArgumentError, OverloadedError, ServiceError
+from whamming.storage import IndexSettings
+from whamming.v1.index_pb2 import GetIndexRequest
+
+BITS, N = 16, 600
+BATCH, STREAMS = 8, 5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(max_k=10, max_batch=BATCH, max_streams=STREAMS, snapshot_seconds=0.3) as server:
+        yield server
+        server.check_log()
+
+
+@pytest.fixture(scope="module")
+def docs(server: ServerProcess) -> Iterator[Collection]:
+    with server.stubs() as stubs:
+        docs = Collection(stubs, "docs", IndexSettings(BITS))
+        codes = make_codes("uniform", N, BITS, np.random.default_rng(0))
+        docs.upsert(np.arange(N, dtype=np.uint64), codes, [b"payload of %d" % id_ for id_ in range(N)])
+        yield docs
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+def test_k(server: ServerProcess, docs: Collection) -> None:
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask("docs", [docs.question(query_id=1).query], Options(k=10))
+        talk.ask("docs", [docs.question(query_id=2).query], Options(k=11))
+        accounts = talk.finish()
+    assert reason_of(accounts[1]) == COMPLETE
+    assert accounts[2].end is not None
+    assert accounts[2].end.error.message == "k = 11; it must be 1 to 10, or unset for all"
+    with whamming.connect(server.address) as database:
+        index = database.index("docs")
+        with pytest.raises(InvalidArgumentError, match="k = 11; it must be 1 to 10"):
+            index.search_batch(np.zeros((1, 2), dtype=np.uint8), k=11)
+        with pytest.raises(InvalidArgumentError, match="k = 11; it must be 1 to 10"):
+            index.search(np.zeros(2, dtype=np.uint8), k=11).all()
+
+
+def test_queries_in_a_batch(docs: Collection) -> None:
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask("docs", [docs.question(query_id=query_id).query for query_id in range(BATCH + 1)], Options(k=1))
+        with pytest.raises(grpc.RpcError) as caught:
+            talk.finish()
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    details = details_of(caught.value)
+    assert details.field == "batch.queries"
+    assert details.message == "9 queries in a batch; at most 8: send several batches"
+
+
+def test_queries_of_a_stream(docs: Collection) -> None:
+    """Those beyond the limit are refused, those under way go on, and where one has ended another may begin."""
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask("docs", [docs.question(query_id=query_id).query for query_id in range(BATCH)], Options(credit=1))
+        talk.ask("docs", [docs.question(query_id=100).query], Options(k=1))
+        talk.until_ended(100)
+        assert reason_of(talk.accounts[100]) == FAILED
+        end = talk.accounts[100].end
+        assert end is not None
+        assert (end.error.code, end.error.reason) == (code_pb2.RESOURCE_EXHAUSTED, "OVERLOADED")
+        assert "9 queries would be under way on this stream; at most 8" in end.error.message
+        talk.cancel(0)
+        talk.until_ended(0)
+        talk.ask("docs", [docs.question(query_id=101).query], Options(k=1))
+        talk.until_ended(101)
+        assert reason_of(talk.accounts[101]) == COMPLETE
+
+
+def test_a_batch_of_our_client_respects_the_limit(server: ServerProcess, docs: Collection) -> None:
+    """It sends 256 queries at a time unless it is told that they are too many."""
+    with whamming.connect(server.address, retry_seconds=0) as database:
+        with pytest.raises(InvalidArgumentError, match="256 queries in a batch; at most 8"):
+            database.index("docs").search_batch(np.zeros((300, 2), dtype=np.uint8), k=1)
+        assert database.index("docs").search_batch(np.zeros((8, 2), dtype=np.uint8), k=1).ids.shape == (8, 1)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def occupied(docs: Collection, count: int) -> Iterator[list[Conversation]]:
+    """So many Search calls that the server is serving."""
+    with contextlib.ExitStack() as stack:
+        talks = []
+        for _ in range(count):
+            talk = stack.enter_context(Conversation(docs.stubs.search))
+            talk.ask("docs", [docs.question(query_id=1).query], Options(k=1))
+            talk.until_ended(1)
+            talks.append(talk)
+        yield talks
+
+
+def check_overload(call: Callable[[], object]) -> None:
+    """A call is refused because there are too many."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    details = details_of(caught.value)
+    assert details.reason == "OVERLOADED"
+    assert details.message == "5 calls are under way, at most 5; try again later"
+    assert 0 < details.retry_seconds < 10
+
+
+def test_calls_at_once(docs: Collection) -> None:
+    with occupied(docs, STREAMS) as talks:
+        check_overload(lambda: docs.stubs.indexes.GetIndex(GetIndexRequest(name="docs")))
+        check_overload(Conversation(docs.stubs.search).finish)
+        talks[0].finish()
+        assert docs.stubs.indexes.GetIndex(GetIndexRequest(name="docs")).index.statistics.items == N
+
+
+def test_our_client_waits_for_its_turn(server: ServerProcess, docs: Collection) -> None:
+    with whamming.connect(server.address) as patient, whamming.connect(server.address, retry_seconds=0) as hasty:
+        index, hurried = patient.index("docs"), hasty.index("docs")
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(len(index)))
+        with occupied(docs, STREAMS) as talks:
+            with pytest.raises(OverloadedError, match="5 calls are under way, at most 5"):
+                len(hurried)
+            with pytest.raises(OverloadedError):
+                next(hurried.search(np.zeros(2, dtype=np.uint8)))
+            with pytest.raises(OverloadedError):
+                hurried.upsert([1], np.zeros((1, 2), dtype=np.uint8))
+            asking.start()
+            talks[0].finish()
+            asking.join(30)
+        assert answers == [N]
+
+
+# -- the age of snapshots --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [0, 7])
+def test_an_old_snapshot_is_let_go_and_the_search_goes_on_with_a_new_one(stubs: Stubs, name: str, sent: int) -> None:
+    docs = Collection.uniform(stubs, name, 200, BITS)
+    question = docs.question(query_id=1)
+    before = docs.truth(question)
+    with Conversation(stubs.search) as talk:
+        talk.ask(name, [question.query], Options(credit=sent))
+        talk.until_ended(1)
+        first = talk.accounts[1]
+        assert reason_of(first) == SNAPSHOT_EXPIRED
+        first.check_prefix(before)
+        assert len(first.ids) == sent
+        _, codes = docs.packed()
+        docs.upsert(np.arange(150, 300, dtype=np.uint64), codes[:150])
+        assert first.end is not None
+        if sent:
+            question.query.after.CopyFrom(first.end.resume)
+        talk.ask(name, [question.query])
+        talk.until_ended(1)
+    after = docs.truth(question)
+    expected = after.after(float(before.distances[sent - 1]), int(before.ids[sent - 1])) if sent else after
+    assert talk.accounts[1].bytes == expected.bytes()
+    assert reason_of(talk.accounts[1]) == EXHAUSTED
+
+
+def wait_for_expiry(docs: Collection) -> None:
+    """A query that begins now gets too old, and so all that began before it."""
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask(docs.name, [docs.question(query_id=1).query], Options(credit=0))
+        talk.until_ended(1)
+        assert reason_of(talk.accounts[1]) == SNAPSHOT_EXPIRED
+
+
+def test_queries_behind_others_see_a_snapshot_that_is_young_enough(docs: Collection) -> None:
+    """A query that has waited for credit for as long as a snapshot lives does not take those behind it along."""
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask("docs", [docs.question(query_id=1).query], Options(credit=1))
+        talk.until_ended(1)
+        question = docs.question(query_id=2)
+        talk.ask("docs", [question.query])
+        assert talk.finish()[2].bytes == docs.truth(question).bytes()
+
+
+def test_our_client_goes_on_by_itself(server: ServerProcess, docs: Collection) -> None:
+    """With payloads it is sent 256 hits ahead: the rest is searched later, in a newer snapshot."""
+    question = docs.question("code", query_id=1)
+    whole = docs.truth(question)
+    with whamming.connect(server.address) as database:
+        search = database.index("docs").search(np.frombuffer(question.query.code, dtype=np.uint8), payloads=True)
+        hits = [next(search)]
+        wait_for_expiry(docs)
+        hits += list(search)
+    assert [hit.id for hit in hits] == whole.ids.tolist()
+    assert [hit.payload for hit in hits] == docs.payloads([hit.id for hit in hits])
+
+
+def test_ranked_hits_are_not_begun_again(server: ServerProcess, docs: Collection) -> None:
+    """They have no order to go on in: rather than hits that come twice there is an error."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((N, 12)).astype(np.float32)
+    with whamming.connect(server.address) as database:
+        index = database.create_index("ranked", encoder="lsh", bits=BITS, dim=12, keep_vectors="float16")
+        index.upsert(range(N), vectors=vectors, payloads=[b"x"] * N)
+        search = index.search(vector=vectors[0], rerank="exact", payloads=True)
+        first = next(search)
+        wait_for_expiry(docs)
+        seen = [first.id]
+        with pytest.raises(ServiceError, match="SNAPSHOT_EXPIRED"):
+            seen.extend(hit.id for hit in search)
+        assert len(set(seen)) == len(seen) < N
+
+
+def test_an_old_snapshot_frees_what_it_holds(server: ServerProcess, docs: Collection) -> None:
+    """Also of queries that nobody reads any more."""
+    with Conversation(docs.stubs.search) as talk:
+        for query_id in range(BATCH):
+            talk.ask("docs", [Query(id=query_id, code=bytes(2))], Options(credit=3))
+        talk.until_ended(*range(BATCH))
+        assert {reason_of(account) for account in talk.accounts.values()} == {SNAPSHOT_EXPIRED}
+        bounds = [account.end.resume for account in talk.accounts.values() if account.end is not None]
+    assert len({(token.distance, token.id) for token in bounds}) == 1
+    assert isinstance(docs.truth(docs.question("code")), Truth)
