@@ -1,0 +1,292 @@
+"""A server's life: how it starts, what it tells of itself, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import whamming
+from tests.native.examples import make_codes
+from tests.server.collection import Collection
+from tests.server.conversation import COMPLETE, SHUTDOWN, Conversation, Options, reason_of
+from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
+from whamming import InvalidArgumentError, StorageError
+from whamming.server import Config, Server, serve
+from whamming.server.app import SERVICES
+from whamming.storage import IndexSettings, WriterBusyError
+from whamming.v1.index_pb2 import GetIndexRequest
+from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+# -- health and reflection -------------------------------------------------------------------------------------------
+
+
+def health_stub(channel: Any) -> Any:
+    return health_pb2_grpc.HealthStub(channel)
+
+
+def test_health(server: ServerProcess) -> None:
+    with server.stubs() as stubs:
+        health = health_stub(stubs.channel)
+        for name in ("", *(service.full_name for service in SERVICES)):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(health_pb2.HealthCheckRequest(service="absent"))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection(server: ServerProcess) -> None:
+    """A client that knows nothing learns the names of all services, and the same descriptions as in our protos."""
+    with server.stubs() as stubs:
+        stub = reflection_pb2_grpc.ServerReflectionStub(stubs.channel)
+        ask = reflection_pb2.ServerReflectionRequest
+        names = [service.full_name for service in SERVICES]
+        requests = [ask(list_services=""), *(ask(file_containing_symbol=name) for name in names)]
+        listed, *files = stub.ServerReflectionInfo(iter(requests))
+        served = {service.name for service in listed.list_services_response.service}
+        assert served == {*names, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for service, answer in zip(SERVICES, files, strict=True):
+            found = [
+                descriptor_pb2.FileDescriptorProto.FromString(data)
+                for data in answer.file_descriptor_response.file_descriptor_proto
+            ]
+            expected = descriptor_pb2.FileDescriptorProto()
+            service.file.CopyToProto(expected)
+            assert expected in found
+
+
+# -- starting --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
+    """Over a database of its own, and over one that is open already."""
+    with whamming.open(":memory:") as database:
+        index = database.create_index("docs", 8)
+        index.upsert([1], np.zeros((1, 1), dtype=np.uint8))
+        async with (
+            Server(Config(listen="127.0.0.1:0"), database) as server,
+            await whamming.aio.connect(server.address) as client,
+        ):
+            assert await client.list_indexes() == ["docs"]
+            assert await (await client.index("docs")).count() == 1
+        assert len(index) == 1, "it is not the server's to close"
+    data = str(tmp_path / "db")
+    async with Server(Config(listen="127.0.0.1:0", data=data)):
+        with pytest.raises(WriterBusyError):
+            await asyncio.to_thread(whamming.open, data)
+    whamming.open(data).close()
+
+
+async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
+    async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
+        data = str(tmp_path / "db")
+        with pytest.raises(StorageError, match=rf"{server.address} cannot be listened on.*another --listen"):
+            await Server(Config(listen=server.address, data=data)).start()
+        whamming.open(data).close()
+
+
+def test_processes_need_a_directory() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"workers = 2 with data = ':memory:'.*--data DIR"):
+        serve.run(Config(data=":memory:", workers=2), lambda address: None)
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopping() -> Iterator[ServerProcess]:
+    """A server that gives its clients little time when it stops."""
+    with ServerProcess(grace_seconds=0.5) as server:
+        yield server
+        server.check_log()
+
+
+def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:
+    """Clients that are connected, and streams without queries, do not keep it."""
+    with stopping.stubs() as stubs, whamming.connect(stopping.address) as database:
+        docs = Collection.uniform(stubs, "docs", 20, 8)
+        list(database.index("docs").search(np.zeros(1, dtype=np.uint8), k=3))
+        with Conversation(stubs.search) as talk:
+            talk.ask("docs", [docs.question(query_id=1).query], Options(k=1))
+            talk.until_ended(1)
+            start = time.monotonic()
+            assert stopping.stop() == 0
+            assert time.monotonic() - start < 0.5 + PATIENCE / 10
+            talk.finish()
+            assert talk.call.code() == grpc.StatusCode.OK
+
+
+def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
+    with stopping.stubs() as stubs:
+        docs = Collection.uniform(stubs, "docs", 300, 24)
+        health = health_stub(stubs.channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(health).status == SERVING
+        questions = [docs.question(query_id=query_id) for query_id in range(4)]
+        with Conversation(stubs.search) as talk, Conversation(stubs.search) as stalled:
+            talk.ask("docs", [question.query for question in questions], Options(credit=10))
+            questions[3].query.id = 9
+            questions[3].query.after.distance = -1.0
+            talk.ask("docs", [questions[3].query], Options(credit=0))
+            talk.until(lambda: all(len(talk.accounts[query_id].ids) == 10 for query_id in range(4)))
+            stalled.ask("docs", [questions[0].query])  # and nobody reads
+            os.kill(stopping.process.pid, signal.SIGTERM)
+            assert next(health).status == NOT_SERVING
+            talk.grant(0, 10_000)  # there is time for one to finish
+            for _ in talk.responses():
+                pass
+            assert talk.call.code() == grpc.StatusCode.OK
+        whole = [docs.truth(question) for question in questions]
+        assert talk.accounts[0].bytes == whole[0].bytes()
+        for query_id in (1, 2, 3):
+            account = talk.accounts[query_id]
+            assert reason_of(account) == SHUTDOWN
+            assert account.bytes == whole[query_id][:10].bytes()
+        assert reason_of(talk.accounts[9]) == SHUTDOWN
+        assert talk.accounts[9].end is not None
+        assert talk.accounts[9].end.resume.distance == -1.0
+        assert stopping.stop() == 0
+
+
+def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "db", grace_seconds=20) as server, server.stubs() as stubs:
+        docs = Collection.uniform(stubs, "docs", 300, 24)
+        question = docs.question(query_id=1)
+        health = health_stub(stubs.channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(health).status == SERVING
+        with Conversation(stubs.search) as talk:
+            talk.ask("docs", [question.query], Options(credit=1))
+            talk.until(lambda: talk.accounts[1].ids)
+            os.kill(server.process.pid, signal.SIGTERM)
+            assert next(health).status == NOT_SERVING
+            with pytest.raises(grpc.RpcError) as caught:
+                stubs.indexes.GetIndex(GetIndexRequest(name="docs"))
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+            details = details_of(caught.value)
+            assert details.reason == "SHUTTING_DOWN"
+            assert details.retry_seconds > 0
+            late = docs.question(query_id=2)
+            late.query.after.distance = 0.5
+            talk.ask("docs", [late.query])
+            talk.until_ended(2)
+            assert reason_of(talk.accounts[2]) == SHUTDOWN
+            talk.grant(1, 10_000)
+            start = time.monotonic()
+            assert talk.finish()[1].bytes == docs.truth(question).bytes()
+            assert server.stop() == 0
+            assert time.monotonic() - start < 15, "it stops when the last query has ended"
+        server.check_log()
+
+
+def test_interrupting_stops_it_too(stopping: ServerProcess) -> None:
+    os.kill(stopping.process.pid, signal.SIGINT)
+    assert stopping.process.wait(PATIENCE) == 0
+
+
+def test_what_was_acknowledged_is_there_after_a_stop(tmp_path: Path) -> None:
+    """Also what was written without waiting for the disk."""
+    with ServerProcess(tmp_path / "db") as server:
+        with server.stubs() as stubs:
+            docs = Collection(stubs, "docs", IndexSettings(16, durability="async"))
+            docs.upsert(np.arange(100, dtype=np.uint64), make_codes("uniform", 100, 16, np.random.default_rng(0)))
+        assert server.stop() == 0
+        server.start()
+        with server.stubs() as stubs:
+            assert all(stubs.items.Get(GetRequest(index="docs", ids=range(100))).found)
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+def processes_of(server: ServerProcess) -> list[int]:
+    """The server's process, and those that it has started."""
+    path = Path(f"/proc/{server.process.pid}/task")
+    children = " ".join((task / "children").read_text() for task in path.iterdir())
+    return [server.process.pid, *map(int, children.split())]
+
+
+def connections_of(process: int) -> int:
+    """How many sockets a process has open."""
+    found = 0
+    for file in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(file).startswith("socket:")
+    return found
+
+
+def test_several_processes_share_a_database(tmp_path: Path) -> None:
+    """Whichever a client meets: it can write, finds what was written, and is told what is wrong with its requests."""
+    with ServerProcess(tmp_path / "db", workers=3, threads=1, grace_seconds=0.5) as server:
+        processes = processes_of(server)
+        assert len(processes) == 3
+        before = [connections_of(process) for process in processes]
+        with contextlib.ExitStack() as stack:
+            options = {"grpc.use_local_subchannel_pool": 1}
+            clients = [stack.enter_context(server.stubs(**options)) for _ in range(24)]
+            docs = Collection(clients[0], "docs", IndexSettings(16))
+            codes = make_codes("uniform", len(clients), 16, np.random.default_rng(0))
+            for id_, stubs in enumerate(clients):
+                docs.stubs = stubs
+                docs.upsert(np.array([id_], dtype=np.uint64), codes[id_ : id_ + 1], [b"payload of %d" % id_])
+            busy = [connections_of(process) > had for process, had in zip(processes, before, strict=True)]
+            assert sum(busy) >= 2, "all connections went to one process"
+            question = docs.question(query_id=1)
+            for stubs in clients:
+                with Conversation(stubs.search) as talk:
+                    talk.ask("docs", [question.query], Options(k=24, payloads=True))
+                    account = talk.finish()[1]
+                assert account.bytes == docs.truth(question).bytes()
+                assert account.payloads == docs.payloads(account.ids)
+                assert reason_of(account) == COMPLETE
+                wrong = UpsertRequest(index="docs", items=ItemBatch(ids=[1, 2], codes=b"xyz"))
+                with pytest.raises(grpc.RpcError) as caught:
+                    list(stubs.items.Upsert(iter([wrong] * 20)))
+                assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+                assert details_of(caught.value).field == "items.codes"
+        os.kill(processes[1], signal.SIGKILL)
+        wait_until(lambda: len(set(processes_of(server)) - set(processes)) == 1, "another process instead of it")
+        with server.stubs() as stubs:
+            assert stubs.indexes.GetIndex(GetIndexRequest(name="docs")).index.statistics.items == 24
+        processes = processes_of(server)
+        assert server.stop() == 0
+        assert not any(Path(f"/proc/{process}").exists() for process in processes), "some are left behind"
+
+
+def test_a_search_in_many_threads_of_one_client(server: ServerProcess) -> None:
+    """The synchronous client has one event loop for all threads, and one stream for all their searches."""
+    with server.stubs() as stubs:
+        docs = Collection.uniform(stubs, "threads", 500, 24)
+    questions = [docs.question("code", query_id=query_id) for query_id in range(60)]
+    wrong: list[int] = []
+
+    def ask(first: int) -> None:
+        for question in questions[first::6]:
+            code = np.frombuffer(question.query.code, dtype=np.uint8)
+            ids, distances = index.search(code).all()
+            if (ids.tobytes(), distances.tobytes()) != docs.truth(question).bytes():
+                wrong.append(question.query.id)
+
+    with whamming.connect(server.address) as database:
+        index = database.index("threads")
+        threads = [threading.Thread(target=ask, args=(first,)) for first in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert wrong == []

@@ -1,0 +1,71 @@
+"""Bytes that are no message, messages that are too large, methods that do not exist: each a clear status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.serving import Stubs, details_of
+from whamming.server.app import SERVICES
+from whamming.v1.index_pb2 import CreateIndexRequest, GetIndexRequest, IndexSettings
+from whamming.v1.item_pb2 import ItemBatch, UpsertRequest
+
+METHODS = [(f"/{service.full_name}/{method.name}", method) for service in SERVICES for method in service.methods]
+MIB = 1 << 20
+
+
+def call(stubs: Stubs, path: str, method: Any, data: bytes) -> list[bytes]:
+    """Send bytes as they are."""
+    channel = stubs.channel
+    if method.client_streaming:
+        return list(channel.stream_stream(path)(iter([data])))
+    if method.server_streaming:
+        return list(channel.unary_stream(path)(data))
+    return [channel.unary_unary(path)(data)]
+
+
+@pytest.mark.parametrize(("path", "method"), METHODS, ids=[path for path, _ in METHODS])
+def test_bytes_that_are_no_message(stubs: Stubs, path: str, method: Any) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(stubs, path, method, b"\xff\xff\xff")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    details = details_of(caught.value)
+    assert details.field == "request"
+    assert f"3 bytes are not a {method.input_type.full_name}" in details.message
+
+
+@pytest.mark.parametrize(("path", "method"), METHODS, ids=[path for path, _ in METHODS])
+def test_a_message_that_is_too_large(stubs: Stubs, path: str, method: Any) -> None:
+    """It ends its own call and no other."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(stubs, path, method, bytes(16 * MIB + 1))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"{16 * MIB + 1} vs. {16 * MIB}" in caught.value.details()
+
+
+def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:
+    stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=IndexSettings(bits=4096)))
+    count = (16 * MIB - 1000) // 520
+    items = ItemBatch(ids=range(count), codes=bytes(512 * count))
+    request = UpsertRequest(index=name, items=items)
+    assert 16 * MIB - 2000 < request.ByteSize() < 16 * MIB
+    assert [done.count for done in stubs.items.Upsert(iter([request]))] == [count]
+    assert stubs.indexes.GetIndex(GetIndexRequest(name=name)).index.statistics.items == count
+
+
+@pytest.mark.parametrize("path", ["/whamming.v1.SearchService/Guess", "/whamming.v2.SearchService/Search", "/x/y"])
+def test_a_method_that_does_not_exist(stubs: Stubs, path: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        stubs.channel.unary_unary(path)(b"")
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_every_method_of_the_protos_is_served(stubs: Stubs) -> None:
+    assert len(METHODS) >= 12
+    for path, method in METHODS:
+        try:
+            call(stubs, path, method, b"")
+        except grpc.RpcError as error:
+            assert error.code() != grpc.StatusCode.UNIMPLEMENTED, path  # noqa: PT017 - most of them answer
