@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -677,17 +677,16 @@ def take_turn(row: Row, job: Job, batch: int, seconds: float) -> None:
     queries, peer = len(job.codes), row.peer
     peer.search_one(job.codes[0], job.weights[0], job.k, row.setting)  # wakes what slept in the other turns
     times: dict[int, float] = {}
-    row.answers = []
+    answers: list[tuple[int, Ids]] = []
     deadline = time.perf_counter() + seconds
     for query in range(queries):
         start = time.perf_counter()
         ids = peer.search_one(job.codes[query], job.weights[query], job.k, row.setting)
         now = time.perf_counter()
         times[query] = now - start
-        row.answers.append((query, ids))
+        answers.append((query, ids))
         if now > deadline:
             break
-    row.times.append(times)
     size = int(np.clip(seconds / np.median(list(times.values())), 1, min(batch, queries)))
     done, spent = 0, 0.0
     while done + size <= queries and spent < seconds:
@@ -695,44 +694,72 @@ def take_turn(row: Row, job: Job, batch: int, seconds: float) -> None:
         start = time.perf_counter()
         found = peer.search_batch(job.codes[part], job.weights[part], job.k, row.setting)
         spent += time.perf_counter() - start
-        row.answers += enumerate(found, done)
+        answers += enumerate(found, done)
         done += size
+    row.times.append(times)
     row.rates.append(done / spent)
+    row.answers = answers
 
 
-def race(peers: list[Peer], job: Job, rounds: int, batch: int, seconds: float, directory: Path) -> list[Row]:
-    """Start and load every peer, and let them take turns."""
+def prepare(peer: Peer, job: Job, home: Path) -> list[Row]:
+    """Start and load a peer, and return its rows."""
+    home.mkdir(mode=0o755)
+    say(f"{peer.way.name}: starting")
+    peer.start(home)
+    version = peer.version()
+    say(f"{version}: loading")
+    start = time.perf_counter()
+    peer.load(job.data.codes, job.data.bits)
+    seconds = time.perf_counter() - start
+    say(f"loaded in {seconds:.1f} s")
+    if peer.server is not None:
+        wait_until_quiet(peer.server.pid)
+    return [Row(peer, setting, version, seconds) for setting in peer.way.settings]
+
+
+def race(
+    peers: list[Peer], job: Job, rounds: int, batch: int, seconds: float, directory: Path
+) -> tuple[list[Row], list[str]]:
+    """Start and load every peer, and let them take turns; returns what was measured, and what failed.
+
+    A contestant that fails loses its turn, and the others go on.
+    """
     rows: list[Row] = []
+    failures: list[str] = []
+
+    @contextlib.contextmanager
+    def reported(what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            failures.append(f"{what} failed: {type(error).__name__}: {str(error)[:300]}")
+            say(failures[-1])
+
     with contextlib.ExitStack() as running:
         for number, peer in enumerate(peers):
-            home = directory / str(number)
-            home.mkdir(mode=0o755)
-            print(f"{peer.way.name}: starting", file=sys.stderr, flush=True)
             running.callback(peer.stop)
-            peer.start(home)
-            version = peer.version()
-            print(f"{version}: loading", file=sys.stderr, flush=True)
-            start = time.perf_counter()
-            peer.load(job.data.codes, job.data.bits)
-            loaded = time.perf_counter() - start
-            if peer.server is not None:
-                wait_until_quiet(peer.server.pid)
-            print(f"loaded in {loaded:.1f} s", file=sys.stderr, flush=True)
-            rows += [Row(peer, setting, version, loaded) for setting in peer.way.settings]
+            with reported(peer.way.name):
+                rows += prepare(peer, job, directory / str(number))
         order = np.random.default_rng(0)
         for turn in range(rounds + 1):
-            for number in order.permutation(len(rows)).tolist():
-                take_turn(rows[number], job, batch, seconds if turn else min(seconds, 1))
-            if turn == 0:  # the first round warms up
-                for row in rows:
+            for row in [rows[number] for number in order.permutation(len(rows))]:
+                with reported(f"{row.label}, round {turn}"):
+                    take_turn(row, job, batch, seconds if turn else min(seconds, 1))
+                if turn == 0:  # the first round warms up
                     row.times, row.rates = [], []
-            print(f"round {turn} of {rounds}", file=sys.stderr, flush=True)
+            say(f"round {turn} of {rounds}")
+        rows = [row for row in rows if row.times]
         for row in rows:
             row.recall = job.score(row.answers)
             if row.peer.server is not None:
                 row.megabytes = megabytes(row.peer.server.pid)
-                row.shared = len({id(peer) for peer in peers if peer.server is row.peer.server}) > 1
-    return rows
+                row.shared = len({id(other.peer) for other in rows if other.peer.server is row.peer.server}) > 1
+    return rows, failures
+
+
+def say(text: str) -> None:
+    """Tell who waits how far it is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -753,7 +780,7 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def report(rows: list[Row], job: Job, args: argparse.Namespace, absent: list[str]) -> str:
+def report(rows: list[Row], job: Job, args: argparse.Namespace, remarks: list[str]) -> str:
     """Write the table and what belongs to it."""
     data = job.data
     lines = [
@@ -784,7 +811,7 @@ def report(rows: list[Row], job: Job, args: argparse.Namespace, absent: list[str
     lines.append("")
     peers = {row.peer.way.name: row for row in rows}.values()
     lines += [f"- *{row.peer.way.name}* ({row.version}): {'; '.join(row.peer.way.notes)}." for row in peers]
-    lines += [f"- not measured: {line}" for line in absent]
+    lines += [f"- {line}." for line in remarks]
     return "\n".join([*lines, "", LACKS])
 
 
@@ -863,13 +890,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="whamming-peers-", dir=args.directory) as name:
         directory = Path(name)
         directory.chmod(0o755)  # for a server that does not run as root
-        rows = race(peers, job, args.rounds, args.batch, args.seconds, directory)
-    text = report(rows, job, args, absent)
+        rows, failures = race(peers, job, args.rounds, args.batch, args.seconds, directory)
+    text = report(rows, job, args, [f"not measured: {line}" for line in absent] + failures)
     print(text)
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "peer.md").write_text(text + "\n", encoding="utf-8")
     (OUT / "peer.json").write_text(json.dumps([as_json(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-    return 0
+    return 1 if failures else 0
 
 
 def as_json(row: Row) -> dict[str, Any]:
