@@ -1,18 +1,20 @@
-"""``python tests/demo/make_texts.py [data]``: make the files of :mod:`whamming.demo.texts` again (5 minutes, 4 GB).
+"""``python tests/demo/make_texts.py [data]``: make the files of :mod:`whamming.demo.texts` again (minutes, some GB).
 
-``data`` is the folder of ``text_minilm384.*``: texts of WordNet (and others, not used) with their embeddings, and more of
-the same kind to ask for. The installed package needs none of this, only what it makes. A run repeats another but for
-the rounding of the linear algebra library.
+``data`` is the folder of ``text_minilm384.*``: texts of WordNet (and others, not used) with their embeddings, and more
+of the same kind to ask for. The installed package needs none of this, only what it makes. A run repeats another but
+for the rounding of the linear algebra library.
 
 - ``glosses.npz``: texts that are short, made of common words, not near copies of each other and fit for any
   audience, drawn at random; their codes are the signs of the embeddings around the mean of all glosses.
 - ``words.npz``: the sentence encoder. Ridge regression finds a vector per piece of a word so that their weighted sums
-  come near the embeddings. Common words are one piece, the others are cut by byte-pair encoding. The vectors are turned to
-  their principal directions and rounded in steps that are finer where a piece is more common: two thirds of the numbers
-  are 0 then, which compresses well.
+  come near the embeddings. Common words are one piece, the others are cut by byte-pair encoding. The vectors are
+  turned to their principal directions and rounded in steps that are finer where a piece is more common: two thirds of
+  the numbers are 0 then, which compresses well.
 
-The settings were chosen on 1,500 glosses kept out of the fit (``--held-out 1500`` measures on them); the recalls that a
-run prints at its end are of the glosses to ask for, by which nothing was chosen.
+The settings were chosen on 1,500 glosses kept out of the fit (``--held-out 1500`` measures on such); that common words
+are one piece was chosen by looking at typed sentences, and changes recall by nothing that counts. The recalls that a
+run prints at its end are of the glosses to ask for, by which nothing was chosen: 0.707 with the transformer's own
+vectors, 0.516 with the encoder before rounding, 0.495 with what is written.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from __future__ import annotations
 import argparse
 import gzip
 import heapq
+import io
 import os
 import re
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,7 +212,7 @@ def fit(texts: Iterable[str], targets: Floats, known: set[str]) -> tuple[list[st
     return pieces, vectors, np.array([having[piece] for piece in pieces])
 
 
-def compress(vectors: Floats, occurrences: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+def compress(vectors: Floats, occurrences: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """Return the arrays of ``words.npz`` that stand for the vectors."""
     directions = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1][:, :DIMENSIONS].T
     basis_steps = np.abs(directions).max(axis=1, keepdims=True) / 127
@@ -224,9 +229,13 @@ def compress(vectors: Floats, occurrences: NDArray[np.int64]) -> dict[str, NDArr
     }
 
 
-def write(path: Path, **arrays: NDArray[np.generic]) -> None:
-    """Write a compressed file of arrays and say how large it is."""
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+def write(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write what ``np.savez_compressed`` would, compressed as much as can be, and say how large it is."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.save(content, array, allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), content.getvalue(), zipfile.ZIP_DEFLATED, 9)
     print(f"{path}: {path.stat().st_size:,} bytes")
 
 

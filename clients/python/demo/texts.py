@@ -32,6 +32,12 @@ from numpy.typing import NDArray
 BITS = 384
 """Numbers of a sentence's vector, and bits of a text's code."""
 
+CONSTANT = (127, 223, 319)
+"""Bits that are 0 in every code, as those numbers are 0 in every embedding the codes were made from: 381 bits tell.
+
+The encoder gives exactly 0 there too, so they cost nothing in a search.
+"""
+
 START = "^"
 """Begins a piece that stands at the start of a word."""
 
@@ -81,7 +87,7 @@ class SentenceEncoder:
 
     @classmethod
     def load(cls) -> SentenceEncoder:
-        """Read the encoder that comes with the texts (60 ms)."""
+        """Read the encoder that comes with the texts (40 ms)."""
         arrays = _read("words.npz")
         basis = arrays["basis"] * arrays["basis_steps"].astype(np.float32)[:, np.newaxis]
         numbers = np.ascontiguousarray(arrays["numbers"].T)  # in the file by dimension: alike in size, so they compress
