@@ -24,7 +24,7 @@ from whamming import RemoteIndex
 from whamming.demo.texts import BITS, SentenceEncoder, load
 
 INDEX = "glosses"
-EXAMPLES = ("a person who studies the stars", "something to keep the rain off your head")
+EXAMPLES = ("a musician who plays the piano", "a place where ships are safe from storms")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
