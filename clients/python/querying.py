@@ -158,6 +158,11 @@ class Search:
         """What the search has cost; known when it has ended."""
         return statistics_of(self._statistics)
 
+    @property
+    def is_over(self) -> bool:
+        """It has ended, by itself or closed: closing it does nothing."""
+        return self._ended and self._inbox is None
+
     def close(self) -> None:
         """Stop the search. Closing twice is fine."""
         self._ended = True

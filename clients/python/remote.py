@@ -48,12 +48,21 @@ class Portal:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. Interrupting the wait cancels it."""
-        future = asyncio.run_coroutine_threadsafe(call, self.loop)
+        tasks: list[asyncio.Task[T]] = []
+        done = threading.Lock()  # by itself it is much cheaper than a concurrent future
+        done.acquire()
+
+        def start() -> None:
+            tasks.append(self.loop.create_task(call))
+            tasks[0].add_done_callback(lambda _: done.release())
+
+        self.loop.call_soon_threadsafe(start)
         try:
-            return future.result()
+            done.acquire()
         except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             raise
+        return tasks[0].result()
 
     def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
         """Wait for one piece after the other; what is done with them is done here, not in the loop."""
@@ -339,7 +348,8 @@ class RemoteSearch:
 
     def close(self) -> None:
         """Stop the search. Closing twice is fine."""
-        self._portal.soon(self._search.close)
+        if not self._search.is_over:  # waking the loop for nothing is dear
+            self._portal.soon(self._search.close)
 
 
 async def _next(pieces: Any) -> Any:
