@@ -626,7 +626,7 @@ class Whamming:
 
     def stop(self) -> None:
         if self.database is not None:
-            if self.index is not None:
+            if self.index is not None and self.server is None:  # what is not ours is left as it was
                 self.database.drop_index(self.index_name)
             self.database.close()
         end(self.server)
