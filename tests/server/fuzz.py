@@ -386,7 +386,7 @@ async def _ended(call: Any, responses: list[bytes]) -> Answer:
 async def fuzzing(data: str) -> AsyncIterator[Fuzz]:
     """Serve, and expect at the end that nothing is left behind."""
     with listening() as complaints:
-        threads = threading.active_count()
+        before = set(threading.enumerate())
         server = Server(config(data))
         await server.start()
         try:
@@ -399,8 +399,8 @@ async def fuzzing(data: str) -> AsyncIterator[Fuzz]:
                 await fuzz.close()
         finally:
             await server.stop()
-        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("whamming")]
-        expect(not names, f"threads that live on: {names}, {threading.active_count()} of {threads} at first")
+        names = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("whamming")]
+        expect(not names, f"threads that live on: {names}")
         expect(not complaints.texts, "\n".join(["an error was logged:", *complaints.texts]))
 
 
