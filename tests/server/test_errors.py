@@ -81,7 +81,11 @@ def test_what_nobody_foresaw_says_nothing_of_the_inside(caplog: pytest.LogCaptur
 
 def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[WhammingError]]:
     for one in kind.__subclasses__():
-        if not issubclass(one, ServiceError) and one.__module__.startswith("whamming") and ".cli." not in one.__module__:
+        if (
+            not issubclass(one, ServiceError)
+            and one.__module__.startswith("whamming")
+            and ".cli." not in one.__module__
+        ):
             yield one
             yield from every_error(one)
 
