@@ -164,8 +164,10 @@ class Index:
         else:
             thread = Thread(target=work, name="whamming-build")
             thread.start()
-            while thread.is_alive():
+            working = True
+            while working:
                 thread.join(0.1)
+                working = thread.is_alive()  # asked before the share is read, so that the last one is final
                 progress(done[0] / 1000)
         check(status[0], f"building an index of {n} codes of {bits} bits")
         owner = ffi.gc(arrays, lib.wh_arrays_free)

@@ -6,6 +6,7 @@ What talks to the server is :mod:`whamming.aio`, in a thread of its own; what is
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
@@ -41,6 +42,14 @@ class Portal:
         self.loop.set_exception_handler(_ignore_false_alarms)
         self._thread = threading.Thread(target=self._serve, name="whamming-client", daemon=True)
         self._thread.start()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """Stop the loop before gRPC, which is used in it, is taken down with the process."""
+        if self.process == os.getpid():
+            self.run(_cancel_others())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -350,6 +359,14 @@ class RemoteSearch:
         """Stop the search. Closing twice is fine."""
         if not self._search.is_over:  # waking the loop for nothing is dear
             self._portal.soon(self._search.close)
+
+
+async def _cancel_others() -> None:
+    """End all that is under way in the loop."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _next(pieces: Any) -> Any:

@@ -217,8 +217,11 @@ def test_what_was_acknowledged_is_there_after_a_stop(tmp_path: Path) -> None:
 def processes_of(server: ServerProcess) -> list[int]:
     """The server's process, and those that it has started."""
     path = Path(f"/proc/{server.process.pid}/task")
-    children = " ".join((task / "children").read_text() for task in path.iterdir())
-    return [server.process.pid, *map(int, children.split())]
+    children: list[str] = []
+    for task in path.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            children += (task / "children").read_text().split()
+    return [server.process.pid, *map(int, children)]
 
 
 def connections_of(process: int) -> int:
