@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whamming.native import Costs, WhammingError
 from whamming.server import queries
@@ -17,6 +18,7 @@ from whamming.storage.encoders import Encoder
 from whamming.storage.reranking import Bound, Rerank, read_queries
 from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
+from whamming.v1.packed import field_bytes, pack, unpack
 from whamming.v1.values import (
     FieldError,
     blaming,
@@ -32,15 +34,9 @@ from whamming.v1.values import (
 
 _REASONS: Final = {reason: number for number, reason in enumerate(get_args(queries.Reason), start=1)}
 MOST_CHUNK: Final = 65_536
-_CHUNKS, _IDS, _DISTANCES = (
-    bytes([number << 3 | 2])
-    for number in (
-        search_pb2.SearchResponse.CHUNKS_FIELD_NUMBER,
-        search_pb2.Chunk.IDS_FIELD_NUMBER,
-        search_pb2.Chunk.DISTANCES_FIELD_NUMBER,
-    )
-)
-"""What fields with a length begin with."""
+_CHUNKS: Final = search_pb2.SearchResponse.CHUNKS_FIELD_NUMBER
+_IDS: Final = search_pb2.Chunk.IDS_FIELD_NUMBER
+_DISTANCES: Final = search_pb2.Chunk.DISTANCES_FIELD_NUMBER
 
 
 def index_message(index: StoredIndex) -> index_pb2.Index:
@@ -117,7 +113,7 @@ def ranking_of(query: search_pb2.Query, options: Options, index: StoredIndex) ->
         raise FieldError("options.rerank", "ranking again goes with a vector, without weights and without after")
     if settings.keep_vectors is None:
         raise NoEncoderError(f"ranking again, but the index {index.name!r} keeps no vectors; create one that does")
-    vectors = _numbers([query.vector], encoder.dim, "vector", "the encoder's dimension")
+    vectors = _numbers([query], "vector", encoder.dim, "the encoder's dimension")
     with blaming("options.rerank"):
         read, factor = read_queries(settings, vectors, options.rerank, form_of(query.form))
     if factor is None:
@@ -139,8 +135,8 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
         if has_code or has_table:
             raise FieldError("vector", "a query has a vector and a code or a cost table; give one of them")
         encoder = need_encoder(encoder)
-        vectors = _numbers([query.vector for query in given], encoder.dim, "vector", "the encoder's dimension")
-        weights = _numbers([q.weights for q in given], bits, "weights", "one per bit")[0] if has_weights else None
+        vectors = _numbers(given, "vector", encoder.dim, "the encoder's dimension")
+        weights = _numbers(given, "weights", bits, "one per bit")[0] if has_weights else None
         if has_weights and len(given) > 1:
             raise FieldError("weights", "weights differ from query to query")  # read one by one instead
         with blaming("weights" if has_weights else "vector"):
@@ -150,7 +146,7 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
     if has_table:
         if has_code or has_weights:
             raise FieldError("table", "a query has a cost table and a code or weights; give one or the other")
-        table = _numbers([query.table for query in given], 2 * bits, "table", f"two per bit, {bits} bits")
+        table = _numbers(given, "table", 2 * bits, f"two per bit, {bits} bits")
         with blaming("table"):
             return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
     if not has_code:
@@ -162,16 +158,20 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
     codes = np.frombuffer(b"".join([query.code for query in given]), dtype=np.uint8).reshape(len(given), width)
     weights = None
     if has_weights:
-        weights = _numbers([query.weights for query in given], bits, "weights", "one per bit")
+        weights = _numbers(given, "weights", bits, "one per bit")
     with blaming("weights"):
         return make_costs(settings, codes, weights, None)
 
 
-def _numbers(rows: Sequence[Sequence[float]], width: int, field: str, rule: str) -> Any:
-    for row in rows:
-        if len(row) != width:
-            raise FieldError(field, f"{field} has {len(row)} numbers; it must have {width}: {rule}")
-    return np.array(rows, dtype=np.float64)
+def _numbers(given: Sequence[search_pb2.Query], field: str, width: int, rule: str) -> NDArray[np.float64]:
+    rows = np.empty((len(given), width))
+    kind = np.float32 if field == "vector" else np.float64
+    for row, query in zip(rows, given, strict=True):
+        count = len(getattr(query, field))
+        if count != width:
+            raise FieldError(field, f"{field} has {count} numbers; it must have {width}: {rule}")
+        row[:] = unpack(query, field, kind)
+    return rows
 
 
 def need_encoder(encoder: Encoder | None) -> Encoder:
@@ -206,8 +206,8 @@ def check_plan(options: Options, settings: IndexSettings) -> None:
 def chunk_message(chunk: Chunk) -> search_pb2.Chunk:
     """Pack some hits."""
     message = _without_hits(chunk)
-    message.ids.extend(chunk.ids.tolist())
-    message.distances.extend(chunk.distances.tolist())
+    pack(message, "ids", chunk.ids)
+    pack(message, "distances", chunk.distances)
     return message
 
 
@@ -223,22 +223,12 @@ def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
     """
     response = []
     for chunk in chunks:
-        pieces = [_without_hits(chunk).SerializeToString()]
+        data = _without_hits(chunk).SerializeToString()
         if len(chunk.ids):
-            size = _varint(8 * len(chunk.ids))
-            pieces += [_IDS, size, chunk.ids.astype("<u8", copy=False).tobytes()]
-            pieces += [_DISTANCES, size, chunk.distances.astype("<f8", copy=False).tobytes()]
-        response += [_CHUNKS, _varint(sum(map(len, pieces))), *pieces]
+            ids, distances = chunk.ids.astype("<u8", copy=False), chunk.distances.astype("<f8", copy=False)
+            data += field_bytes(_IDS, ids.tobytes()) + field_bytes(_DISTANCES, distances.tobytes())
+        response.append(field_bytes(_CHUNKS, data))
     return b"".join(response)
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as it stands before what it is the length of: 7 bits a byte, the lowest first."""
-    digits = []
-    while number > 127:
-        digits.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*digits, number])
 
 
 def _end_message(end: End) -> search_pb2.QueryEnd:

@@ -238,7 +238,7 @@ class ItemService:
             messages.need_encoder(index.encoder)
             vectors = vectors_of(items.vectors, "items.vectors")
             with blaming("items"):
-                index.upsert(ids_of(items.ids), None, payloads, vectors=vectors, durability=durability)
+                index.upsert(ids_of(items), None, payloads, vectors=vectors, durability=durability)
         else:
             rows = items_of(items, index.settings)
             with blaming("items.payloads"):  # all else has been looked at
@@ -251,7 +251,7 @@ class ItemService:
         """Remove items."""
         index = await self._storage.index(request.index)
         durability = durability_of(request.durability)
-        ids = ids_of(request.ids)
+        ids = ids_of(request)
         await self._storage.run(lambda: index.delete(ids, durability=durability))
         return item_pb2.DeleteResponse()
 
@@ -260,7 +260,7 @@ class ItemService:
         index = await self._storage.index(request.index)
 
         def get() -> item_pb2.GetResponse:
-            ids, snapshot = ids_of(request.ids), index.snapshot()
+            ids, snapshot = ids_of(request), index.snapshot()
             answer = item_pb2.GetResponse(items=item_pb2.ItemBatch(ids=request.ids))
             codes, payloads = [], []
             size = len(ids) * (8 + index.settings.code_bytes)

@@ -188,7 +188,7 @@ class Search:
                 continue
             if chunk.end.reason != search_pb2.END_REASON_SHUTDOWN:
                 self._attempts.reset()
-            ids, distances = hits_of(chunk.ids, chunk.distances)
+            ids, distances = hits_of(chunk)
             if len(ids):
                 self._took(ids, distances)
             if chunk.HasField("end"):

@@ -19,6 +19,7 @@ from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.reranking import Rerank, check_factor
 from whamming.storage.vectors import as_vectors
 from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1.packed import pack
 from whamming.v1.values import form_number, items_message, kind_number, plan_number, statistics_of, vectors_message
 
 MESSAGE_BYTES: Final = 4 << 20
@@ -116,8 +117,10 @@ def vector_messages(
     """Pack queries by vectors ``[q, dim]``, without ids; weights ``[bits]``, for all of them."""
     given = () if weights is None else weights.tolist()
     number = form_number(form)
-    rows = vectors.astype(np.float32, copy=False).tolist()
-    return [search_pb2.Query(vector=row, weights=given, form=number) for row in rows]
+    queries = [search_pb2.Query(weights=given, form=number) for _ in vectors]
+    for query, numbers in zip(queries, vectors.astype(np.float32, copy=False), strict=True):
+        pack(query, "vector", numbers)
+    return queries
 
 
 def query_messages(
@@ -125,12 +128,16 @@ def query_messages(
 ) -> list[search_pb2.Query]:
     """Pack queries, without ids: codes ``[q, bytes]``, weights ``[q, bits]`` or None; or tables ``[q, bits, 2]``."""
     if tables is not None:
-        return [search_pb2.Query(table=row) for row in tables.reshape(len(tables), -1).tolist()]
+        queries = [search_pb2.Query() for _ in tables]
+        for query, numbers in zip(queries, tables.reshape(len(tables), -1), strict=True):
+            pack(query, "table", numbers)
+        return queries
     assert codes is not None
-    if weights is None:
-        return [search_pb2.Query(code=row.tobytes()) for row in codes]
-    rows = zip(codes, weights.tolist(), strict=True)
-    return [search_pb2.Query(code=code.tobytes(), weights=numbers) for code, numbers in rows]
+    queries = [search_pb2.Query(code=code.tobytes()) for code in codes]
+    if weights is not None:
+        for query, numbers in zip(queries, weights, strict=True):
+            pack(query, "weights", numbers)
+    return queries
 
 
 class ManyStats(Sequence[Stats]):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Plan, Stats, Tables
@@ -17,6 +18,7 @@ from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.rows import Payloads
 from whamming.storage.settings import KeptVectors, Metric, check_choice
 from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1.packed import pack, unpack
 
 _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
     "bit_order": get_args(BitOrder),
@@ -166,9 +168,9 @@ def durability_of(number: int) -> Durability | None:
     return durability if number else None
 
 
-def ids_of(numbers: Sequence[int]) -> NDArray[np.uint64]:
-    """Unpack ids."""
-    return np.fromiter(numbers, dtype=np.uint64, count=len(numbers))
+def ids_of(message: Message) -> NDArray[np.uint64]:
+    """Unpack the ids of a message."""
+    return unpack(message, "ids", np.uint64)
 
 
 def vectors_message(vectors: NDArray[Any]) -> index_pb2.VectorBatch:
@@ -196,12 +198,14 @@ def vectors_of(message: index_pb2.VectorBatch, field: str) -> NDArray[Any]:
 def items_message(rows: Rows) -> item_pb2.ItemBatch:
     """Pack items, whose codes are in the index's bit order."""
     payloads = () if rows.payloads is None else [rows.payloads[i] for i in range(len(rows))]
-    return item_pb2.ItemBatch(ids=rows.ids.tolist(), codes=rows.codes.tobytes(), payloads=payloads)
+    message = item_pb2.ItemBatch(codes=rows.codes.tobytes(), payloads=payloads)
+    pack(message, "ids", rows.ids)
+    return message
 
 
 def items_of(message: item_pb2.ItemBatch, settings: IndexSettings) -> Rows:
     """Unpack items; their codes stay in the index's bit order. The ids may repeat."""
-    ids, width = ids_of(message.ids), settings.code_bytes
+    ids, width = ids_of(message), settings.code_bytes
     if len(message.codes) != len(ids) * width:
         raise FieldError(
             "items.codes",
@@ -262,6 +266,6 @@ def statistics_of(message: search_pb2.QueryStatistics) -> Stats:
     )
 
 
-def hits_of(ids: Sequence[int], distances: Sequence[float]) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+def hits_of(chunk: search_pb2.Chunk) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     """Unpack hits."""
-    return ids_of(ids), np.fromiter(distances, dtype=np.float64, count=len(distances))
+    return ids_of(chunk), unpack(chunk, "distances", np.float64)
