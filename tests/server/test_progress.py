@@ -1,4 +1,8 @@
-"""Progressive for real: on a search that is slow on purpose, the first hit is with the client long before the end."""
+"""Progressive for real: on a search that is slow on purpose, the first hit is with the client long before the end.
+
+No clock says so, for clocks depend on what else the machine is doing: the server holds back all but a fraction of the
+answer until the client has read on, so that whatever the client does after its first hit, it does before the end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ SLOW = Options(plan=PLAN_PROBE, chunk_size=64)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess(slice_ms=0.05) as server:
+    with ServerProcess(slice_ms=0.05, buffer_kb=16) as server:
         yield server
         server.check_log()
 
@@ -56,7 +60,7 @@ def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> 
         talk.until(lambda: slow.ids)
         first = time.perf_counter() - start
         assert slow.end is None
-        assert len(slow.ids) <= SLOW.chunk_size
+        assert len(slow.ids) < N / 2
         # What is asked after that hit was read is answered before the search that found it ends.
         talk.ask(docs.name, [docs.question("code", query_id=2).query], Options(k=1))
         talk.until_ended(2)
@@ -67,8 +71,6 @@ def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> 
     assert slow.bytes == docs.truth(question).bytes()
     assert slow.end is not None
     statistics = slow.end.statistics
-    # The server's clock started when the query had arrived, after ours.
-    assert first < statistics.elapsed_seconds
     assert statistics.engine_seconds < statistics.elapsed_seconds
     print(f"first of {N} hits after {1e3 * first:.1f} ms, the last after {1e3 * statistics.elapsed_seconds:.1f} ms")
 
@@ -78,13 +80,12 @@ def test_our_client_hands_it_out_at_once(server: ServerProcess, docs: Collection
     code, weights = np.frombuffer(question.query.code, dtype=np.uint8), np.array(question.query.weights)
     with whamming.connect(server.address) as database:
         index = database.index(docs.name)
-        start = time.perf_counter()
-        search = index.search(code, weights=weights, plan="probe")
+        # With payloads, 256 hits are sent ahead of what was asked for: a client that collects would wait for ever.
+        search = index.search(code, weights=weights, plan="probe", payloads=True)
         hit = next(search)
-        first = time.perf_counter() - start
         assert (hit.id, hit.distance) == (7, 0.0)
+        assert search.lower_bound < np.inf
         ids, distances = search.all()
         assert len(ids) == N - 1
         assert np.concatenate([[hit.distance], distances]).tobytes() == docs.truth(question).distances.tobytes()
         assert search.lower_bound == np.inf
-        assert first < search.stats.seconds
