@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,8 +127,8 @@ class BatchStats(Sequence[Stats]):
 
 def check_plan(plan: str, can_probe: bool) -> None:
     """Refuse a plan that does not exist, or that an index without tables cannot run."""
-    if plan not in get_args(Plan):
-        raise InvalidArgumentError(f"plan = {plan!r}; choose one of {get_args(Plan)}")
+    if plan not in _PLAN_NAMES:
+        raise InvalidArgumentError(f"plan = {plan!r}; choose one of {_PLAN_NAMES}")
     if plan == "probe" and not can_probe:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
 

@@ -162,8 +162,9 @@ class View:
         plan = self._checked(plan)
         columns = min(k, self.n)
         q = len(costs)
-        ids = np.full((q, columns), NO_ID, dtype=np.uint64)
-        distances = np.full((q, columns), np.inf)
+        ids, distances = np.empty((q, columns), dtype=np.uint64), np.empty((q, columns))
+        ids.fill(NO_ID)
+        distances.fill(np.inf)
         counts = np.zeros(q, dtype=np.uint64)
         proven = counts
         stats: Sequence[Stats]

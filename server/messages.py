@@ -164,14 +164,12 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
 
 
 def _numbers(given: Sequence[search_pb2.Query], field: str, width: int, rule: str) -> NDArray[np.float64]:
-    rows = np.empty((len(given), width))
     kind = np.float32 if field == "vector" else np.float64
-    for row, query in zip(rows, given, strict=True):
-        count = len(getattr(query, field))
-        if count != width:
-            raise FieldError(field, f"{field} has {count} numbers; it must have {width}: {rule}")
-        row[:] = unpack(query, field, kind)
-    return rows
+    rows = [unpack(query, field, kind) for query in given]
+    for row in rows:
+        if len(row) != width:
+            raise FieldError(field, f"{field} has {len(row)} numbers; it must have {width}: {rule}")
+    return np.array(rows, dtype=np.float64)
 
 
 def need_encoder(encoder: Encoder | None) -> Encoder:

@@ -6,9 +6,11 @@ numbers go into a message by being merged from bytes, and come out of one by bei
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
@@ -28,8 +30,8 @@ def pack(message: Message, field: str, numbers: NDArray[Any]) -> None:
     if len(numbers) <= FEW:
         getattr(message, field).extend(numbers.tolist())
         return
-    data = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).tobytes()
-    message.MergeFromString(field_bytes(message.DESCRIPTOR.fields_by_name[field].number, data))
+    data = numbers.astype(_stored(numbers.dtype), copy=False).tobytes()
+    message.MergeFromString(field_bytes(_number(message.DESCRIPTOR, field), data))
 
 
 def unpack(message: Message, field: str, dtype: Any) -> NDArray[Any]:
@@ -37,7 +39,7 @@ def unpack(message: Message, field: str, dtype: Any) -> NDArray[Any]:
     numbers = getattr(message, field)
     count = len(numbers)
     if count > FEW:
-        number, stored = message.DESCRIPTOR.fields_by_name[field].number, np.dtype(dtype).newbyteorder("<")
+        number, stored = _number(message.DESCRIPTOR, field), _stored(dtype)
         data, at = message.SerializeToString(), 0
         while at < len(data):
             tag, at = _read_varint(data, at)
@@ -53,6 +55,19 @@ def unpack(message: Message, field: str, dtype: Any) -> NDArray[Any]:
             else:  # nothing that stands before a field of ours
                 break
     return np.fromiter(numbers, dtype=dtype, count=count)
+
+
+@functools.cache
+def _number(message: Descriptor, field: str) -> int:
+    """Return the number of a field."""
+    return message.fields_by_name[field].number
+
+
+@functools.cache
+def _stored(dtype: Any) -> np.dtype[Any]:
+    """Return the type of numbers as they are written."""
+    stored: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+    return stored
 
 
 def _varint(number: int) -> bytes:

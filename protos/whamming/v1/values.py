@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -46,15 +45,22 @@ class FieldError(InvalidArgumentError):
         self.field = field
 
 
-@contextlib.contextmanager
-def blaming(field: str) -> Iterator[None]:
+class blaming:  # noqa: N801 - it is used as a function is
     """Let what is refused inside be the fault of a field, unless it names one itself."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        if type(error) is not InvalidArgumentError:
-            raise
-        raise FieldError(field, str(error)) from error
+
+    __slots__ = ("_field",)
+
+    def __init__(self, field: str) -> None:
+        """Name the field."""
+        self._field = field
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Name the field in an error that names none."""
+        if type(error) is InvalidArgumentError:
+            raise FieldError(self._field, str(error)) from error
 
 
 def _choice(field: str, number: int, choices: Sequence[Any]) -> Any:
