@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
 from whamming.native import InvalidArgumentError
 from whamming.server.app import Server
 from whamming.server.config import Config
@@ -36,7 +38,7 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
         raise InvalidArgumentError(
             f"workers = {config.workers} with data = ':memory:'; processes share a directory: give --data DIR"
         )
-    asyncio.run(_serve(config, announce))
+    uvloop.run(_serve(config, announce))
 
 
 async def _serve(config: Config, announce: Callable[[str], None]) -> None:
@@ -109,4 +111,4 @@ async def _read() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_read())
+    uvloop.run(_read())

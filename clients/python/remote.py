@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import uvloop
 from numpy.typing import ArrayLike, NDArray
 
 from whamming import aio
@@ -38,7 +39,7 @@ class Portal:
     def __init__(self) -> None:
         """Start the thread."""
         self.process = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self.loop.set_exception_handler(_ignore_false_alarms)
         self._thread = threading.Thread(target=self._serve, name="whamming-client", daemon=True)
         self._thread.start()
