@@ -21,6 +21,7 @@ from whamming.native.index import (
     available_simd,
     choose_substring_bits,
 )
+from whamming.native.memory import release_memory
 from whamming.native.view import Answer, CancelFlag, Part, View
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "WhammingError",
     "available_simd",
     "choose_substring_bits",
+    "release_memory",
 ]

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from whamming.native import release_memory
 from whamming.native.view import check_threads
 from whamming.server.config import Config
 from whamming.server.forwarding import Forwarding
@@ -36,8 +37,10 @@ FORWARDED: Final = frozenset(
     if service.name == "IndexService" or (service.name == "ItemService" and method.name in ("Upsert", "Delete"))
 )
 """What only the process that writes can do, or knows best."""
-EXPIRY_SECONDS: Final = 1.0
-"""How often snapshots' ages are looked at."""
+HOUSEKEEPING_SECONDS: Final = 1.0
+"""How often snapshots' ages are looked at, and whether a crowd has left."""
+CROWD: Final = 16
+"""Calls at once whose memory is worth giving back."""
 
 
 class Server:
@@ -121,7 +124,7 @@ class Server:
         await self._grpc.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._expiring = asyncio.create_task(self._expire())
+        self._housekeeping = asyncio.create_task(self._keep_house())
         log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -137,9 +140,9 @@ class Server:
         for stream in list(self._search.streams):
             stream.stop("shutdown")
         await self._grpc.stop(min(1.0, grace + 0.2))
-        self._expiring.cancel()
+        self._housekeeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._expiring
+            await self._housekeeping
         await self._release()
         log.info("stopped")
 
@@ -155,7 +158,11 @@ class Server:
         if self._given is None:
             await asyncio.to_thread(self._database.close)
 
-    async def _expire(self) -> None:
+    async def _keep_house(self) -> None:
+        """End queries that hold old snapshots, and give back the memory of clients that have left."""
         while True:
-            await asyncio.sleep(min(EXPIRY_SECONDS, self.config.snapshot_seconds / 4))
+            await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             self._search.expire()
+            if self._admission.most >= max(CROWD, 2 * self._admission.count):
+                self._admission.most = self._admission.count
+                await asyncio.to_thread(release_memory)

@@ -6,6 +6,7 @@ field where one is at fault, and a ``RetryInfo`` where trying again later makes 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -126,5 +127,7 @@ async def reporting(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
         yield
     except grpc.aio.AbortError:
         raise
+    except grpc.aio.InternalError as error:  # it could not be written to the client, who has gone
+        raise asyncio.CancelledError from error
     except Exception as error:
         await context.abort_with_status(rpc_status.to_status(refusal(error).status()))

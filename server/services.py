@@ -57,6 +57,8 @@ class Admission:
         """Start with none."""
         self._limit = limit
         self.count = 0
+        self.most = 0
+        """At once, since somebody set it back."""
         self.closed = False
 
     @contextlib.contextmanager
@@ -67,6 +69,7 @@ class Admission:
         if self.count >= self._limit:
             raise OverloadedError(f"{self.count} calls are under way, at most {self._limit}; try again later")
         self.count += 1
+        self.most = max(self.most, self.count)
         try:
             yield
         finally:

@@ -7,6 +7,11 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+#include "whamming.h"
 
 enum { CACHE_LINE = 64, HUGE_PAGE = 2 * 1024 * 1024 };
 
@@ -23,4 +28,12 @@ void *memory_array(uint64_t size) {
 #endif
     memset(array, 0, rounded);
     return array;
+}
+
+int wh_release_memory(void) {
+#if defined(__GLIBC__)
+    return malloc_trim(0);
+#else
+    return 0;
+#endif
 }

@@ -38,6 +38,10 @@ enum wh_status {
 /* A sentence for people. Never NULL; the text is static. */
 const char *wh_status_text(int status);
 
+/* Give memory that was freed, but is kept for later allocations, back to the system. Returns whether there was any;
+ * 0 where the C library has no such thing. It takes a millisecond or so. */
+int wh_release_memory(void);
+
 enum wh_limits {
     WH_MAX_BITS = 4096,         /* the longest code */
     WH_MAX_SUBSTRING_BITS = 32, /* the longest substring of a table */

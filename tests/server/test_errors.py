@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,6 +78,14 @@ def test_what_nobody_foresaw_says_nothing_of_the_inside(caplog: pytest.LogCaptur
     assert "secret" not in refusal.message
     assert "secret" in caplog.text
     assert "Traceback" in caplog.text
+
+
+async def test_a_client_that_cannot_be_written_to_is_no_surprise(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC says so before, or after, it cancels the call: a matter of luck on a real connection."""
+    with pytest.raises(asyncio.CancelledError):
+        async with errors.reporting(None):  # there is nobody to tell
+            raise grpc.aio.InternalError("Failed execute_batch")
+    assert not caplog.text
 
 
 def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[WhammingError]]:

@@ -1,0 +1,297 @@
+"""Clients that are slow, stop reading, cancel without end or vanish: others are served, what they held is freed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import whamming
+from tests.server.collection import Collection
+from tests.server.conversation import CANCELLED, COMPLETE, EXHAUSTED, Conversation, Options, reason_of
+from tests.serving import PATIENCE, ServerProcess, Stubs, Usage, wait_until
+
+BITS, N = 64, 100_000
+BUFFER = 256 << 10
+"""Bytes of hits that wait for a client: the server's default."""
+CURSOR = 2 << 20
+"""What a query under way holds beside them, at most."""
+SPARE = 48 << 20
+"""What an allocator may keep after a crowd has left."""
+OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
+READER = """
+import sys
+from tests.server.conversation import Conversation, Query
+from tests.serving import Stubs
+import grpc
+stubs = Stubs(grpc.insecure_channel(sys.argv[1]))
+with Conversation(stubs.search) as talk:
+    talk.ask("docs", [Query(id=1, code=bytes(8)), Query(id=2, code=bytes([255] * 8))])
+    for number, _ in enumerate(talk.responses()):
+        print(number, flush=True)
+        if number == int(sys.argv[2]):
+            sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("hardship") / "db") as server:
+        yield server
+        server.check_log()
+
+
+@pytest.fixture(scope="module")
+def docs(server: ServerProcess) -> Iterator[Collection]:
+    with server.stubs() as stubs:
+        docs = Collection.uniform(stubs, "docs", N, BITS, sealed=True)
+        check_served(docs)
+        yield docs
+
+
+@pytest.fixture
+def before(server: ServerProcess, docs: Collection) -> Usage:
+    """What the server uses with one client that asks for nothing."""
+    check_idle(server)
+    return server.usage()
+
+
+def check_served(docs: Collection, stubs: Stubs | None = None) -> None:
+    """Somebody else gets the right answer, whatever goes on beside."""
+    question = docs.question()
+    with Conversation((stubs or docs.stubs).search) as talk:
+        talk.ask(docs.name, [question.query], Options(k=50))
+        account = talk.finish()[0]
+    assert reason_of(account) == COMPLETE
+    assert account.bytes == docs.truth(question)[:50].bytes()
+
+
+def check_idle(server: ServerProcess) -> None:
+    """It has stopped working: in a quarter of a second it uses next to no time."""
+
+    def is_idle() -> bool:
+        used = server.cpu_seconds()
+        time.sleep(0.25)
+        return server.cpu_seconds() - used < 0.05
+
+    wait_until(is_idle, "an end of the work")
+
+
+# -- slow ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: ServerProcess, docs: Collection) -> None:
+    question = docs.question("weights")
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask(docs.name, [question.query])
+        for number, _ in enumerate(talk.responses()):
+            if number < 5:
+                check_idle(server)  # it waits for this reader, with a bounded number of hits
+                check_served(docs)
+            if talk.accounts[0].end is not None:
+                break
+        account = talk.finish()[0]
+    assert reason_of(account) == EXHAUSTED
+    assert account.bytes == docs.truth(question).bytes()
+
+
+def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    count = 200
+    with contextlib.ExitStack() as stack:
+        talks = []
+        for number in range(count):
+            stubs = stack.enter_context(server.stubs(**OWN_CONNECTION))
+            talk = stack.enter_context(Conversation(stubs.search, timeout=4 * PATIENCE))
+            talk.ask(docs.name, [docs.question(query_id=number).query])
+            talks.append(talk)
+        for talk in talks:
+            next(talk.responses())
+        check_idle(server)
+        grown = server.usage().rss - before.rss
+        assert grown <= count * (BUFFER + CURSOR), f"{grown / count / 1e6:.2f} MB for each"
+        check_served(docs)
+        for talk in talks[:3]:  # and they may go on when they like
+            assert reason_of(talk.finish()[int(next(iter(talk.accounts)))]) == EXHAUSTED
+    server.settled(before, SPARE)
+    check_idle(server)
+
+
+# -- cancelling ------------------------------------------------------------------------------------------------------
+
+
+def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    query = docs.question().query
+    with Conversation(docs.stubs.search) as talk:
+        for query_id in range(2000):
+            query.id = query_id
+            talk.ask(docs.name, [query])
+            if query_id % 2:  # in the midst of its hits, or before the first one
+                account = talk.accounts[query_id]
+                talk.until(lambda account=account: account.ids or account.end)
+            talk.cancel(query_id)
+            if query_id % 50 == 49:
+                talk.until_ended(*range(query_id - 49, query_id + 1))
+        accounts = talk.finish()
+        assert {reason_of(account) for account in accounts.values()} <= {CANCELLED, EXHAUSTED}
+        assert sum(reason_of(account) == CANCELLED for account in accounts.values()) > 1900
+    server.settled(before, SPARE)
+    check_idle(server)
+    check_served(docs)
+
+
+def test_two_thousand_calls_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    query = docs.question().query
+    for number in range(2000):
+        with Conversation(docs.stubs.search) as talk:
+            talk.ask(docs.name, [query])
+            if number % 4 == 0:
+                next(talk.responses())
+    server.settled(before, SPARE)
+    check_idle(server)
+    check_served(docs)
+
+
+def test_two_thousand_searches_of_our_client_let_go(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    with whamming.connect(server.address) as database:
+        index = database.index(docs.name)
+        code = docs.packed()[1][0]
+        for _ in range(2000):
+            for hit in index.search(code):
+                assert hit.distance == 0.0
+                break
+    server.settled(before, SPARE)
+    check_idle(server)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.3])
+def test_a_deadline_ends_the_work(server: ServerProcess, docs: Collection, before: Usage, seconds: float) -> None:
+    for query in range(6):
+        with Conversation(docs.stubs.search, timeout=seconds) as talk:
+            talk.ask(docs.name, [docs.question(query_id=query).query])
+            with pytest.raises(grpc.RpcError) as raised:
+                for _ in talk.responses():
+                    time.sleep(seconds)
+            assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    server.settled(before, SPARE)
+    check_idle(server)
+    check_served(docs)
+
+
+# -- vanishing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_a_client_that_is_killed(server: ServerProcess, docs: Collection, before: Usage, messages: int) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", READER, server.address, str(messages)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        for _ in range(messages + 1):
+            assert child.stdout.readline()
+    for child in children:
+        child.kill()
+        assert child.wait(PATIENCE) == -signal.SIGKILL
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        child.stdout.close()
+    server.settled(before, SPARE)
+    check_idle(server)
+    check_served(docs)
+
+
+def test_channels_closed_in_the_midst_of_messages(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    for number in range(40):
+        with server.stubs(**OWN_CONNECTION) as stubs:
+            talks = [Conversation(stubs.search) for _ in range(5)]
+            for talk in talks:
+                talk.ask(docs.name, [docs.question(query_id=number).query])
+            next(talks[number % 5].responses())
+        for talk in talks:
+            talk.done()
+    server.settled(before, SPARE)
+    check_idle(server)
+    server.check_log()
+
+
+def test_rubbish_on_the_port(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    host, port = server.address.rsplit(":", 1)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    rubbish = [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00" * 10_000,
+        os.urandom(100_000),
+        preface,
+        preface + os.urandom(5000),
+    ]
+    connections = []
+    for data in 5 * rubbish:
+        connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        with contextlib.suppress(ConnectionError):  # it may hang up at once
+            connection.sendall(data)
+        connections.append(connection)
+    check_served(docs)
+    for connection in connections:
+        connection.close()
+    server.settled(before, SPARE)
+    check_idle(server)
+
+
+def test_all_of_it_at_once(server: ServerProcess, docs: Collection, before: Usage) -> None:
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def go_on(hardship: Callable[[Stubs], None]) -> None:
+        try:
+            with server.stubs(**OWN_CONNECTION) as stubs:
+                while not stop.is_set():
+                    hardship(stubs)
+        except BaseException as error:
+            errors.append(error)
+
+    def cancel(stubs: Stubs) -> None:
+        with Conversation(stubs.search) as talk:
+            talk.ask(docs.name, [docs.question(query_id=query).query for query in range(4)])
+            next(talk.responses())
+            talk.cancel(0, 1)
+            talk.until_ended(0, 1)
+
+    def expire(stubs: Stubs) -> None:
+        with Conversation(stubs.search, timeout=0.02) as talk, contextlib.suppress(grpc.RpcError):
+            talk.ask(docs.name, [docs.question().query])
+            for _ in talk.responses():
+                pass
+
+    def ask(stubs: Stubs) -> None:
+        check_served(docs, stubs)
+
+    threads = [threading.Thread(target=go_on, args=[one]) for one in (cancel, cancel, expire, expire, ask)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        check_served(docs)
+        time.sleep(0.05)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    server.settled(before, SPARE)
+    check_idle(server)
