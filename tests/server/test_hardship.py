@@ -87,6 +87,12 @@ def check_idle(server: ServerProcess) -> None:
     wait_until(is_idle, "an end of the work")
 
 
+def read_slowly(talk: Conversation, pause: float) -> None:
+    """Read all, with a pause after each message."""
+    for _ in talk.responses():
+        time.sleep(pause)
+
+
 # -- slow ------------------------------------------------------------------------------------------------------------
 
 
@@ -179,8 +185,7 @@ def test_a_deadline_ends_the_work(server: ServerProcess, docs: Collection, befor
         with Conversation(docs.stubs.search, timeout=seconds) as talk:
             talk.ask(docs.name, [docs.question(query_id=query).query])
             with pytest.raises(grpc.RpcError) as raised:
-                for _ in talk.responses():
-                    time.sleep(seconds)
+                read_slowly(talk, seconds)
             assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     server.settled(before, SPARE)
     check_idle(server)
