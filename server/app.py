@@ -96,6 +96,8 @@ class Server:
             options=[
                 ("grpc.max_receive_message_length", config.max_message_mb << 20),
                 ("grpc.max_send_message_length", -1),
+                # None is taken compressed: gRPC would unpack it whole before it looks at its size.
+                ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.so_reuseport", int(config.workers > 1)),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),

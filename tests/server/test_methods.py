@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.serving import Stubs, details_of
+from tests.serving import ServerProcess, Stubs, details_of
 from whamming.server.app import SERVICES
 from whamming.v1.index_pb2 import CreateIndexRequest, GetIndexRequest, IndexSettings
 from whamming.v1.item_pb2 import ItemBatch, UpsertRequest
@@ -43,6 +43,17 @@ def test_a_message_that_is_too_large(stubs: Stubs, path: str, method: Any) -> No
         call(stubs, path, method, bytes(16 * MIB + 1))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{16 * MIB + 1} vs. {16 * MIB}" in caught.value.details()
+
+
+def test_a_small_message_that_unpacks_to_a_large_one(server: ServerProcess) -> None:
+    before = server.usage()
+    with grpc.insecure_channel(server.address, compression=grpc.Compression.Gzip) as channel:
+        for path, method in (METHODS[0], METHODS[-2]):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(Stubs(channel), path, method, bytes(200 * MIB))
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+            assert "Compression algorithm 'gzip' is disabled" in caught.value.details()
+    assert server.usage().rss < before.rss + 100 * MIB
 
 
 def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:
