@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +20,17 @@ def check_bits(bits: int) -> int:
     return bits
 
 
+def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
+    """Return what a user gave as an array, or say that it cannot be one."""
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the {what} are no array of numbers: {error}") from error
+
+
 def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
     """Return packed codes as a contiguous ``uint8 [n, ceil(bits / 8)]``, or say what is wrong with them."""
-    array = np.asarray(codes)
+    array = as_array(codes, what)
     width = (bits + 7) // 8
     if array.dtype != np.uint8:
         raise InvalidArgumentError(
@@ -96,7 +104,7 @@ class Costs:
 
         Any finite values, negative ones too.
         """
-        array = np.asarray(table, dtype=np.float64)
+        array = as_array(table, "costs", np.float64)
         if array.ndim not in (2, 3) or array.shape[-1] != 2:
             raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
         single = array.ndim == 2
@@ -109,11 +117,11 @@ class Costs:
         ``code``: packed ``uint8 [ceil(bits / 8)]`` or ``[q, ...]``; ``weights``: ``[bits]``, shared by all queries, or
         ``[q, bits]``. A negative weight makes differing cheaper than agreeing.
         """
-        mismatch = np.asarray(weights, dtype=np.float64)
+        mismatch = as_array(weights, "weights", np.float64)
         if mismatch.ndim not in (1, 2) or mismatch.shape[-1] == 0:
             raise InvalidArgumentError(f"the weights have shape {mismatch.shape}; they must be [bits] or [q, bits]")
         bits = check_bits(mismatch.shape[-1])
-        array = np.asarray(code)
+        array = as_array(code, "query codes")
         single = array.ndim == 1 and mismatch.ndim == 1
         codes = as_codes(array[None] if array.ndim == 1 else array, bits, "query codes")
         if mismatch.ndim == 2 and len(codes) not in (1, len(mismatch)):
@@ -128,7 +136,8 @@ class Costs:
     @classmethod
     def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
         """Plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``; by default 8 bits a byte."""
-        width = np.asarray(code).shape[-1] if np.ndim(code) else 0
+        array = as_array(code, "query codes")
+        width = array.shape[-1] if array.ndim else 0
         return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
 
     def __len__(self) -> int:

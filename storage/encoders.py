@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Costs, InvalidArgumentError
-from whamming.native.costs import check_bits
+from whamming.native.costs import as_array, check_bits
 from whamming.storage.errors import CorruptStoreError, FormatError, from_system
 from whamming.storage.files import replacing
 from whamming.storage.records import checked, sealed
@@ -225,7 +225,7 @@ class Encoder:
         projected = self.project(vectors)
         if chosen == "inner":
             return np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1)
-        each = np.ones(self.bits) if weights is None else np.asarray(weights, dtype=np.float64)
+        each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)
         if each.shape != (self.bits,):
             raise InvalidArgumentError(f"the weights have shape {each.shape}; give one per bit, [{self.bits}]")
         ones = projected > 0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.costs import as_codes
+from whamming.native.costs import as_array, as_codes
 from whamming.storage.settings import MAX_PAYLOAD, IndexSettings
 
 _CHUNK_BYTES = 1 << 18
@@ -137,16 +137,9 @@ class Rows:
         return Rows(np.concatenate([p.ids for p in parts]), np.concatenate([p.codes for p in parts]), payloads)
 
 
-def _as_array(values: ArrayLike, what: str) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise InvalidArgumentError(f"the {what} are no array: {error}") from error
-
-
 def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
     """Return ids as ``uint64 [n]``, the caller's no more, or say what is wrong with them."""
-    array = _as_array(ids, "ids")
+    array = as_array(ids, "ids")
     if array.size == 0:
         return np.empty(0, dtype=np.uint64)
     if array.ndim != 1:
@@ -190,7 +183,7 @@ class WriteBatch:
         ``kept``: the vectors that the codes were made from, as bytes, for an index that keeps them.
         """
         own = as_ids(ids)
-        packed = _as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
+        packed = as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
         if packed.size == 0 and len(own) == 0:
             packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
         packed = settings.to_engine(as_codes(packed, settings.bits)).copy()

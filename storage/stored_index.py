@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
-from whamming.native.costs import as_codes
+from whamming.native.costs import as_array, as_codes
 from whamming.storage.contents import Items, Snapshot
 from whamming.storage.encoders import Encoder, Form, load_encoder
 from whamming.storage.errors import CorruptStoreError, StorageError
@@ -410,10 +410,10 @@ def make_costs(
         return Costs.table(table)
     if code is None:
         raise InvalidArgumentError("give a query code, or a cost table")
-    packed = np.asarray(code)
+    packed = as_array(code, "query codes")
     single = packed.ndim == 1
     codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
-    given = np.ones(settings.bits) if weights is None else np.asarray(weights, dtype=np.float64)
+    given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
     if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
         raise InvalidArgumentError(f"the weights have shape {given.shape}; the index has codes of {settings.bits} bits")
     return Costs.weights(codes[0] if single else codes, given)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
+from whamming.native.costs import as_array
 
 DTYPES: Final = ("float32", "float16", "float64", "int8", "uint8")
 """Of vectors. All are read as float32."""
@@ -32,7 +33,7 @@ def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors"
 
     Their values are looked at by :func:`blocks`, when they are read.
     """
-    array = np.asarray(vectors)
+    array = as_array(vectors, what)
     if array.dtype.name not in DTYPES:
         raise InvalidArgumentError(
             f"{what} have dtype {array.dtype}; use one of {', '.join(DTYPES)}, such as x.astype(np.float32)"

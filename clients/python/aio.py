@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.errors import AnswerTooLargeError, OverloadedError, UnavailableError
 from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError, Plan, Tables
-from whamming.native.costs import as_codes
+from whamming.native.costs import as_array, as_codes
 from whamming.native.cursor import as_whole, check_radius, checked_place
 from whamming.querying import Batch, Connection, Search
 from whamming.retries import Retries, answers, once, responses_of
@@ -423,11 +423,11 @@ class Index:
             rows, _ = as_vectors(vectors, self.settings.dim)
             for _ in blocks(rows):  # refuses what is not finite
                 pass
-            queries = vector_messages(rows, None if weights is None else np.asarray(weights, dtype=np.float64), form)
+            queries = vector_messages(rows, None if weights is None else as_array(weights, "weights", np.float64), form)
         elif table is not None:
             if code is not None or weights is not None:
                 raise InvalidArgumentError("give a cost table, or a code with or without weights, not both")
-            tables = np.asarray(table, dtype=np.float64)
+            tables = as_array(table, "costs", np.float64)
             tables = tables[None] if tables.ndim == 2 else tables
             if tables.ndim != 3 or tables.shape[1:] != (bits, 2):
                 raise InvalidArgumentError(
@@ -438,11 +438,11 @@ class Index:
         else:
             if code is None:
                 raise InvalidArgumentError("give a query code, or a cost table")
-            packed = np.asarray(code)
+            packed = as_array(code, "query codes")
             codes = as_codes(packed[None] if packed.ndim == 1 else packed, bits, "query codes")
             given = None
             if weights is not None:
-                given = np.asarray(weights, dtype=np.float64)
+                given = as_array(weights, "weights", np.float64)
                 if given.ndim not in (1, 2) or given.shape[-1] != bits:
                     raise InvalidArgumentError(
                         f"the weights have shape {given.shape}; the index has codes of {bits} bits"
@@ -488,9 +488,9 @@ async def _shares(call: Callable[[], Any]) -> AsyncGenerator[float, None]:
 def _is_single(codes: ArrayLike | None, table: ArrayLike | None, vectors: ArrayLike | None) -> bool:
     """Tell whether a batch is one query without a batch dimension."""
     if table is not None:
-        return np.ndim(table) == 2
+        return as_array(table, "costs").ndim == 2
     given = codes if vectors is None else vectors
-    return given is not None and np.ndim(given) == 1
+    return given is not None and as_array(given, "queries").ndim == 1
 
 
 def _check_durability(durability: Durability | None) -> None:

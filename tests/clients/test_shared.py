@@ -591,6 +591,26 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         InvalidArgumentError,
         "nan",
     ),
+    "words": (
+        lambda _, i: list(i.search(ZERO, weights=["heavy"] * 13)),
+        InvalidArgumentError,
+        "weights are no array of numbers: .*'heavy'",
+    ),
+    "rows of two lengths": (
+        lambda _, i: list(i.search(table=[[0.0, 1.0], [0.0]])),
+        InvalidArgumentError,
+        "costs are no array of numbers",
+    ),
+    "many rows of two lengths": (
+        lambda _, i: i.search_batch(table=[[[0.0, 1.0], [0.0]]]),
+        InvalidArgumentError,
+        "costs are no array of numbers",
+    ),
+    "codes of two lengths": (
+        lambda _, i: i.upsert([1, 2], [[1, 2], [3]]),
+        InvalidArgumentError,
+        "codes are no array of numbers",
+    ),
     "endless cost": (lambda _, i: list(i.search(table=np.full((13, 2), math.inf))), InvalidArgumentError, "inf"),
     "table": (lambda _, i: list(i.search(table=np.ones((12, 2)))), InvalidArgumentError, r"12"),
     "negative k": (lambda _, i: list(i.search(ZERO, k=-1)), InvalidArgumentError, "k = -1; it must be 0 or more"),

@@ -147,8 +147,8 @@ def test_payloads_in_an_array_that_drops_zero_bytes_are_refused(index: StoredInd
 @pytest.mark.parametrize(
     ("ids", "codes", "payloads", "message"),
     [
-        ([[1], [2, 3]], CODES[:2], None, "the ids are no array: .*inhomogeneous"),
-        ([1, 2], [[1, 2], [3]], None, "the codes are no array: .*inhomogeneous"),
+        ([[1], [2, 3]], CODES[:2], None, "the ids are no array of numbers: .*inhomogeneous"),
+        ([1, 2], [[1, 2], [3]], None, "the codes are no array of numbers: .*inhomogeneous"),
         ([1], CODES[:1], 5, "the payloads are a int; give a list of bytes"),
         ([1], CODES[:1], iter([b"x"]), "the payloads are a list_iterator; give a list of bytes"),
     ],
