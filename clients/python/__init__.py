@@ -24,14 +24,19 @@ On a server (``whamming serve``), with the same verbs::
 The engine alone, over arrays in memory, is :mod:`whamming.native`; where indexes live is :mod:`whamming.storage`.
 """
 
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.native import Budget, Hit, InvalidArgumentError, WhammingError
-from whamming.remote import RemoteDatabase, RemoteIndex, RemoteSearch, connect
 from whamming.storage import Database, Encoder, StorageError, StoredIndex, load_encoder, restore
 from whamming.storage import fit as fit_encoder
 from whamming.storage import open_database as open  # noqa: A004 - the verb that users expect
+
+if TYPE_CHECKING:
+    from whamming import aio
+    from whamming.remote import RemoteDatabase, RemoteIndex, RemoteSearch, connect
 
 __version__ = version("whamming")
 __all__ = [
@@ -51,9 +56,19 @@ __all__ = [
     "UnavailableError",
     "WhammingError",
     "__version__",
+    "aio",
     "connect",
     "fit_encoder",
     "load_encoder",
     "open",
     "restore",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what talks to servers when it is first asked for: gRPC takes longer to load than all the rest."""
+    if name == "aio":
+        return importlib.import_module("whamming.aio")
+    if name in ("RemoteDatabase", "RemoteIndex", "RemoteSearch", "connect"):
+        return getattr(importlib.import_module("whamming.remote"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

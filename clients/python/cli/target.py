@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import whamming
-from whamming import Database, RemoteDatabase, RemoteIndex, StoredIndex
+from whamming.cli.output import note
 from whamming.cli.parser import UsageError, positive
-from whamming.storage import NotFoundError, WriterBusyError
+from whamming.storage import Database, NotFoundError, WriterBusyError
 
-AnyDatabase = Database | RemoteDatabase
-AnyIndex = StoredIndex | RemoteIndex
+if TYPE_CHECKING:
+    from whamming import RemoteDatabase, RemoteIndex, StoredIndex
+
+AnyDatabase: TypeAlias = "Database | RemoteDatabase"
+AnyIndex: TypeAlias = "StoredIndex | RemoteIndex"
 
 VARIABLE: Final = "WHAMMING_SERVER"
 DEFAULT_SERVER: Final = "127.0.0.1:7777"
 TIMEOUT: Final = 5.0
+NOTICE: Final = 1.0
+"""Seconds after which somebody who waits is told what for."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +68,15 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
             yield directory
         return
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is told in our own words
-    with whamming.connect(server_address(args), timeout=args.timeout, retry_seconds=args.timeout) as remote:
+    address = server_address(args)
+    waiting = threading.Timer(NOTICE, note, [f"waiting for a server at {address}, up to {args.timeout:g} s"])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        remote = whamming.connect(address, timeout=args.timeout, retry_seconds=args.timeout)
+    finally:
+        waiting.cancel()
+    with remote:
         yield remote
 
 
