@@ -43,6 +43,21 @@ CROWD: Final = 16
 """Calls at once whose memory is worth giving back."""
 
 
+def server_options(config: Config) -> list[tuple[str, int]]:
+    """Return what gRPC is told."""
+    return [
+        ("grpc.max_receive_message_length", config.max_message_mb << 20),
+        ("grpc.max_send_message_length", -1),
+        # None is taken compressed: gRPC would unpack it whole before it looks at its size.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.so_reuseport", int(config.workers > 1)),
+        # Clients may ask every five seconds whether the connection is alive; by default they are thrown out for it.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 30_000),
+    ]
+
+
 class Server:
     """A server of one database. Use it in an ``async with`` block, or call :meth:`start` and :meth:`stop`."""
 
@@ -92,18 +107,7 @@ class Server:
         self._storage = Storage(self._database)
         self._search = SearchService(self._database, self._scheduler, config)
         self._health = health.aio.HealthServicer()
-        self._grpc = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", config.max_message_mb << 20),
-                ("grpc.max_send_message_length", -1),
-                # None is taken compressed: gRPC would unpack it whole before it looks at its size.
-                ("grpc.compression_enabled_algorithms_bitset", 1),
-                ("grpc.so_reuseport", int(config.workers > 1)),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.keepalive_time_ms", 30_000),
-            ]
-        )
+        self._grpc = grpc.aio.server(options=server_options(config))
         if self._writer is not None:  # asked first: what is passed on is not served here
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))

@@ -67,6 +67,17 @@ MOST_SCAN_ROWS: Final = 100_000
 """What a server sends in one message, at most."""
 
 
+OPTIONS: Final = [
+    ("grpc.max_receive_message_length", RECEIVE_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+"""What gRPC is told."""
+
+
 async def connect(address: str, *, timeout: float = 10.0, retry_seconds: float = RETRY_SECONDS) -> Database:
     """Connect to a server.
 
@@ -76,15 +87,7 @@ async def connect(address: str, *, timeout: float = 10.0, retry_seconds: float =
     timeout : seconds to wait for the server before :class:`UnavailableError` is raised.
     retry_seconds : for how long calls that may be repeated are tried again while the server is away; 0: not at all.
     """
-    options = [
-        ("grpc.max_receive_message_length", RECEIVE_BYTES),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
-    ]
-    channel = grpc.aio.insecure_channel(address, options=options)
+    channel = grpc.aio.insecure_channel(address, options=OPTIONS)
     try:
         await asyncio.wait_for(channel.channel_ready(), timeout)
     except TimeoutError:

@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -24,9 +25,9 @@ from tests.native.examples import make_codes
 from tests.server.collection import Collection
 from tests.server.conversation import COMPLETE, SHUTDOWN, Conversation, Options, reason_of
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
-from whamming import InvalidArgumentError, StorageError
+from whamming import InvalidArgumentError, StorageError, aio
 from whamming.server import Config, Server, serve
-from whamming.server.app import SERVICES
+from whamming.server.app import SERVICES, server_options
 from whamming.storage import IndexSettings, WriterBusyError
 from whamming.v1.index_pb2 import GetIndexRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
@@ -100,6 +101,14 @@ async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=rf"{server.address} cannot be listened on.*another --listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
+
+
+def test_options_are_known() -> None:
+    """gRPC ignores those that it does not know: a name that is misspelt would go unnoticed."""
+    known = Path(cygrpc.__file__).read_bytes()
+    for options in (server_options(Config()), aio.OPTIONS):
+        for name, _ in options:
+            assert name.encode() + b"\0" in known, name
 
 
 def test_processes_need_a_directory() -> None:
