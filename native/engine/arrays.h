@@ -68,6 +68,8 @@ struct substring {
     uint64_t directory;      /* byte offset of this table's bucket 0 in DIRECTORY */
 };
 
+enum { PROBED_CLASSES = 24 /* of buckets by their number: 1, 2 and 3, 4 to 7, and so on */ };
+
 struct wh_index {
     struct meta meta;
     size_t code_bytes; /* B */
@@ -87,7 +89,7 @@ struct wh_index {
     /* What the planner has learned from searches so far (plan.h): the time of a bucket, of a plane alone and in a
      * batch, and how late a block is left. Races are harmless: it steers the choice of plan, never the answer. */
     _Atomic uint32_t rounds; /* begun so far */
-    _Atomic uint64_t probed_buckets, probed_nanoseconds;
+    _Atomic uint64_t probed_buckets[PROBED_CLASSES], probed_nanoseconds[PROBED_CLASSES];
     _Atomic uint32_t plane_picoseconds;
     _Atomic uint32_t batch_plane_picoseconds;
     _Atomic uint32_t margin_1000;

@@ -12,7 +12,8 @@ enum {
     MANY_BUCKETS = 256,  /* that the usual time of one is known from */
     MOST_BUCKETS = 4096, /* that are remembered */
     FEW_PER_HIT = 16,    /* candidates */
-    TRIAL = 32           /* one search in so many is patient, for otherwise nothing would be learned of probing */
+    TRIAL = 32,          /* one search in so many is patient, for otherwise nothing would be learned of far buckets */
+    PATIENT = 3          /* it takes probing for so many times cheaper than it seems */
 };
 
 #define SHARE 0.125 /* that one search has in what is learned; a batch is many */
@@ -44,25 +45,50 @@ static uint64_t read_sum(const _Atomic uint64_t *sum) {
     return atomic_load_explicit((_Atomic uint64_t *)sum, memory_order_relaxed);
 }
 
-/* The time of a bucket in this and earlier searches. */
-static double bucket_nanoseconds(const wh_index *index) {
-    uint64_t buckets = read_sum(&index->probed_buckets);
-    return buckets ? (double)read_sum(&index->probed_nanoseconds) / (double)buckets : PROBE_BUCKET_NANOSECONDS;
+/* Near buckets are full and far ones nearly empty, so their times are learned apart: class c has the 2^c-th bucket of a
+ * search and those after it, up to twice as many. */
+static int class_of(double bucket) {
+    int class = 0;
+    while (class < PROBED_CLASSES - 1 && bucket >= 2) bucket /= 2, class++;
+    return class;
 }
 
-/* The first buckets are left out: they take longer than those to come, for caches are cold, and hits many. Old sums fade,
- * long searches count more than short ones. */
+/* The time of a bucket of a class in this and earlier searches; 0: none is known. */
+static double class_nanoseconds(const wh_index *index, int class) {
+    uint64_t buckets = read_sum(&index->probed_buckets[class]);
+    return buckets ? (double)read_sum(&index->probed_nanoseconds[class]) / (double)buckets : 0;
+}
+
+/* The time of the buckets from one number to another. Of a class that no search has come to, what is known of the next
+ * nearer one is taken, which is more. */
+static double buckets_nanoseconds(const wh_index *index, double from, double to) {
+    double sum = 0, price = PROBE_BUCKET_NANOSECONDS, end = 2;
+    for (int class = 0; class < PROBED_CLASSES; class++, end *= 2) {
+        double known = class_nanoseconds(index, class);
+        if (known > 0) price = known;
+        double last = class == PROBED_CLASSES - 1 || to < end ? to : end;
+        if (last > from) {
+            sum += (last - from) * price;
+            from = last;
+        }
+    }
+    return sum;
+}
+
+/* The first buckets are left out: they take longer than those to come, for caches are cold. Old sums fade, long searches
+ * count more than short ones. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now) {
     uint64_t buckets = probe->buckets - plan->last_buckets, nanoseconds = now - plan->last_look;
     if (plan->total == 0 || buckets == 0) return;
     const wh_index *index = probe->index;
-    uint64_t all = read_sum(&index->probed_buckets), time = read_sum(&index->probed_nanoseconds);
-    if (all > MANY_BUCKETS && (double)nanoseconds / (double)buckets > 8 * bucket_nanoseconds(index))
-        nanoseconds = (uint64_t)(8 * bucket_nanoseconds(index) * (double)buckets); /* it was interrupted */
+    int class = class_of((double)(probe->buckets + plan->last_buckets) / 2);
+    const _Atomic uint64_t *count = &index->probed_buckets[class], *spent = &index->probed_nanoseconds[class];
+    uint64_t all = read_sum(count), time = read_sum(spent);
+    double most = 8 * class_nanoseconds(index, class) * (double)buckets;
+    if (all > MANY_BUCKETS && (double)nanoseconds > most) nanoseconds = (uint64_t)most; /* it was interrupted */
     uint64_t keep = all > MOST_BUCKETS ? 7 : 8;
-    atomic_store_explicit((_Atomic uint64_t *)&index->probed_buckets, all / 8 * keep + buckets, memory_order_relaxed);
-    atomic_store_explicit((_Atomic uint64_t *)&index->probed_nanoseconds, time / 8 * keep + nanoseconds,
-                          memory_order_relaxed);
+    atomic_store_explicit((_Atomic uint64_t *)count, all / 8 * keep + buckets, memory_order_relaxed);
+    atomic_store_explicit((_Atomic uint64_t *)spent, time / 8 * keep + nanoseconds, memory_order_relaxed);
 }
 
 /* Buckets that probing will take in all. The limit of the moment asks for `forecast`, but while few buckets have been
@@ -99,9 +125,10 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
         plan->limit = limit;
         plan->forecast = forecast_buckets(probe, (double)limit);
     }
-    if (plan->trial && spent < price / 4) return 0;
-    double left = expected_buckets(plan->forecast, (double)probe->buckets) - (double)probe->buckets;
-    return left * bucket_nanoseconds(index) > price * patience(spent / price);
+    double probed = (double)probe->buckets;
+    double left = buckets_nanoseconds(index, probed, expected_buckets(plan->forecast, probed));
+    if (plan->trial && spent < price) left /= PATIENT;
+    return left > price * patience(spent / price);
 }
 
 void plan_learn(const wh_index *index, int batch, uint64_t planes, uint64_t nanoseconds) {

@@ -5,8 +5,8 @@
  * A search begins by probing, which also finds good candidates early: their limit is what makes a sweep fast. Each time
  * the effort has doubled, the planner compares what is left of both. How many buckets probing will take at the limit of
  * the moment follows from the costs (forecast.h). The limit will still fall, and the number of buckets with it: to a
- * quarter after the first look, by little later. What a bucket takes is known from the last ones and from earlier
- * searches.
+ * quarter after the first look, by little later. What a bucket takes is known from earlier searches, near and far ones
+ * apart: the first ones are full of codes, those that a long search comes to nearly empty.
  *
  * The sweep's price: blocks x planes per block x the time of a plane. A block is left when the
  * cheapest of its codes has passed the limit: a code some deviations below the mean, both of which follow from the

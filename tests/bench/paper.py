@@ -10,9 +10,9 @@ codes of that length stand beside them for scale, not for comparison. The Hammin
 query code, which is the query's own wherever differing from it costs. How buckets and candidates are counted is said in
 ``native/lab/lab.h``; of Whamming, candidates are codes whose exact distance was computed.
 
-Times are the processor's, for one pass over all queries, so that other programs do not count. Whamming's are taken
-query by query, by the engine's own clock or the processor's, whichever says less (the former counts other programs, the
-latter the call from Python), and are the mean over all queries of the median of three passes.
+Times are the processor's, the median of three passes over all queries, so that other programs do not count. Whamming's
+are taken query by query, by the engine's own clock or the processor's, whichever says less (the former counts other
+programs, the latter the call from Python), and are the mean over all queries of the median of three passes.
 """
 
 from __future__ import annotations
@@ -71,9 +71,12 @@ class Bench:
         cells, precision = [], []
         for k, farthest in zip(KS, self.truth, strict=True):
             self.show(f"{name}, K = {k}")
-            start = time.thread_time()
-            answers = search(k)
-            ms = 1e3 * (time.thread_time() - start) / len(self.costs)
+            seconds = []
+            for _ in range(PASSES):
+                start = time.thread_time()
+                answers = search(k)
+                seconds.append(time.thread_time() - start)
+            ms = 1e3 * float(np.median(seconds)) / len(self.costs)
             cells.append(Cell(ms, float(answers.buckets.mean()), float(answers.candidates.mean())))
             weighed = self.multi.distances(self.costs, answers.ids)
             precision.append(float((weighed <= farthest[:, None]).mean()))
