@@ -20,6 +20,9 @@ uint64_t clock_nanoseconds(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The time that has been spent on this part, so that the planner does not count what others were at meanwhile. */
+static uint64_t own_time(const struct part *p) { return p->worked + clock_nanoseconds() - p->entered; }
+
 static int start_round(struct part *p, int resumed) {
     size_t capacity = p->round;
     if (capacity > p->query->k - p->handed_out) capacity = (size_t)(p->query->k - p->handed_out);
@@ -35,12 +38,12 @@ static int start_round(struct part *p, int resumed) {
     sweep_restart(&p->sweep);
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
-        plan_start(&p->plan, p->index, p->plan.batch, clock_nanoseconds(), p->sweep.planes_read);
+        plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
         return WH_OK;
     }
     probe_free(&p->probe);
     int status = probe_init(&p->probe, p->index, &p->query->distance, p->query->optimum, p->query->delta);
-    plan_start(&p->plan, p->index, p->plan.batch, clock_nanoseconds(), p->sweep.planes_read);
+    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
     p->phase = PHASE_PROBE;
     return status;
 }
@@ -83,7 +86,7 @@ static int work_probe(struct part *p) {
     enum probe_result result = probe_run(&p->probe, k, effort);
     switch (result) {
     case PROBE_DONE:
-        if (p->query->plan == WH_AUTO) plan_learn_buckets(&p->plan, &p->probe, clock_nanoseconds());
+        if (p->query->plan == WH_AUTO) plan_learn_buckets(&p->plan, &p->probe, own_time(p));
         end_probe(p);
         p->stats.plan = WH_PROBE;
         round_is_proven(p);
@@ -101,15 +104,14 @@ static int work_probe(struct part *p) {
         p->plan.done += effort;
         if (p->plan.done < p->plan.slice) return WH_OK;
         p->plan.done = 0;
-        if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, clock_nanoseconds()))
-            return WH_OK;
+        if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, own_time(p))) return WH_OK;
         break;
     }
     end_probe(p);
     collect_restart(k);
     p->stats.switched = 1;
     p->phase = PHASE_SWEEP;
-    plan_start(&p->plan, p->index, p->plan.batch, clock_nanoseconds(), p->sweep.planes_read);
+    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
     return WH_OK;
 }
 
@@ -118,7 +120,7 @@ static int work_sweep(struct part *p) {
     int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
     if (status != WH_OK) return status;
     if (p->sweep.next < p->index->blocks_count) return WH_OK;
-    plan_learn(p->index, 0, p->sweep.planes_read - p->plan.planes_before, clock_nanoseconds() - p->plan.started);
+    plan_learn(p->index, 0, p->sweep.planes_read - p->plan.planes_before, own_time(p) - p->plan.started);
     part_swept(p);
     return WH_OK;
 }
@@ -139,7 +141,7 @@ static int next_round(struct part *p) {
     return start_round(p, 1);
 }
 
-int part_work(struct part *p) {
+static int work(struct part *p) {
     switch (p->phase) {
     case PHASE_PROBE:
         return work_probe(p);
@@ -155,8 +157,16 @@ int part_work(struct part *p) {
     }
 }
 
+int part_work(struct part *p) {
+    p->entered = clock_nanoseconds();
+    int status = work(p);
+    p->worked = own_time(p);
+    return status;
+}
+
 int part_open(struct part *p, const struct wh_part *what, const struct query *query, int batch) {
     const wh_index *index = what->index;
+    p->entered = clock_nanoseconds();
     p->index = index;
     p->query = query;
     p->dead = what->dead_count ? what->dead : NULL;
@@ -173,7 +183,9 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
         return WH_OK;
     }
     int status = sweep_init(&p->sweep, index, &query->distance, query->optimum, query->delta);
-    return status == WH_OK ? start_round(p, query->resumed) : status;
+    if (status == WH_OK) status = start_round(p, query->resumed);
+    p->worked = own_time(p);
+    return status;
 }
 
 void part_free(struct part *p) {

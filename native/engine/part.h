@@ -33,6 +33,8 @@ struct part {
     struct probe probe;
     struct sweep sweep;
     struct plan plan;
+    uint64_t entered; /* clock, when the slice at hand began */
+    uint64_t worked;  /* nanoseconds of the slices before */
     struct collector collector;
     struct hit *hits;
     size_t room;     /* of hits */

@@ -9,6 +9,7 @@
 enum {
     FIRST_EFFORT = 1024, /* before the first look: a few microseconds */
     LEARN_FROM = 2000,   /* planes: shorter sweeps tell too little */
+    FEW_BUCKETS = 32,    /* say nothing of the time of one: the processor may have been away */
     MANY_BUCKETS = 256,  /* that the usual time of one is known from */
     MOST_BUCKETS = 4096, /* that are remembered */
     FEW_PER_HIT = 16,    /* candidates */
@@ -53,10 +54,10 @@ static int class_of(double bucket) {
     return class;
 }
 
-/* The time of a bucket of a class in this and earlier searches; 0: none is known. */
+/* The time of a bucket of a class in this and earlier searches; 0: too few have been probed to say. */
 static double class_nanoseconds(const wh_index *index, int class) {
     uint64_t buckets = read_sum(&index->probed_buckets[class]);
-    return buckets ? (double)read_sum(&index->probed_nanoseconds[class]) / (double)buckets : 0;
+    return buckets >= FEW_BUCKETS ? (double)read_sum(&index->probed_nanoseconds[class]) / (double)buckets : 0;
 }
 
 /* The time of the buckets from one number to another. Of a class that no search has come to, what is known of the next

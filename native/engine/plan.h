@@ -18,11 +18,11 @@
 #include "sweep.h"
 
 struct plan {
-    uint64_t slice;         /* effort between the last look and the next: all the effort before it */
-    uint64_t done;          /* effort since the last look */
-    uint64_t total;         /* effort up to the last look */
-    uint64_t started;       /* clock, nanoseconds */
-    uint64_t last_look;     /* clock */
+    uint64_t slice;   /* effort between the last look and the next: all the effort before it */
+    uint64_t done;    /* effort since the last look */
+    uint64_t total;   /* effort up to the last look */
+    uint64_t started; /* nanoseconds of the part's own work, as all times here */
+    uint64_t last_look;
     uint64_t last_buckets;  /* probed up to the last look */
     uint64_t limit;         /* that the forecast was made for */
     double forecast;        /* buckets */
