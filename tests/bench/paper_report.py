@@ -245,8 +245,8 @@ def verdict(sheets: Sequence[Sheet]) -> list[str]:
         "",
         *(f"- {x}" for x in slower),
         "",
-        "Short codes are a matter of microseconds, where it tells that the laboratory answers all queries in one call and",
-        "with row numbers, while Whamming is called for each and looks up the ids of what it finds.",
+        "Short codes are a matter of microseconds, where it tells that the laboratory answers all queries in one call",
+        "and with row numbers, while Whamming is called for each and looks up the ids of what it finds.",
     ]
 
 
