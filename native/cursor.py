@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, overload
 
@@ -48,8 +48,7 @@ class Budget:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(NamedTuple):
     """What a search has cost so far."""
 
     plan: Plan
@@ -119,10 +118,18 @@ class BatchStats(Sequence[Stats]):
         """Return the statistics of one query, or of several."""
         if isinstance(query, slice):
             return BatchStats(self._raw[query])
-        row = self._raw[query].item()  # in the order of the struct
-        plan, switched, rounds, _, buckets, nonempty, candidates, verified, blocks, planes, spent = row
-        name = _PLAN_NAMES[plan]
-        return Stats(name, bool(switched), rounds, buckets, nonempty, candidates, verified, blocks, planes, spent / 1e9)
+        return _stats_of(self._raw[query].item())
+
+    def __iter__(self) -> Iterator[Stats]:
+        """Yield the statistics of each query."""
+        return map(_stats_of, self._raw.tolist())
+
+
+def _stats_of(row: tuple[int, ...]) -> Stats:
+    """Return what the engine has written, in the order of its struct."""
+    plan, switched, rounds, _, buckets, nonempty, candidates, verified, blocks, planes, spent = row
+    name = _PLAN_NAMES[plan]
+    return Stats(name, bool(switched), rounds, buckets, nonempty, candidates, verified, blocks, planes, spent / 1e9)
 
 
 def check_plan(plan: str, can_probe: bool) -> None:
@@ -185,7 +192,9 @@ def describe_searches(
 def _addresses(rows: NDArray[Any]) -> Any:
     """Return where each row of an array lies."""
     first = int(ffi.cast("uintptr_t", ffi.from_buffer(rows)))
-    return first if len(rows) == 1 else first + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
+    if len(rows) <= 1:
+        return first
+    return np.arange(first, first + len(rows) * rows.strides[0], rows.strides[0], dtype=np.uint64)
 
 
 def checked_place(after: tuple[float, int]) -> tuple[float, int]:

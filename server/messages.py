@@ -18,16 +18,16 @@ from whamming.storage.encoders import Encoder
 from whamming.storage.reranking import Bound, Rerank, read_queries
 from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
-from whamming.v1.packed import field_bytes, pack, unpack
+from whamming.v1.packed import FEW, field_bytes, pack, unpack
 from whamming.v1.values import (
     FieldError,
     blaming,
     encoder_message,
+    fill_statistics,
     form_of,
     kind_of,
     plan_of,
     settings_message,
-    statistics_message,
     store_stats_message,
     vectors_of,
 )
@@ -203,38 +203,52 @@ def check_plan(options: Options, settings: IndexSettings) -> None:
 
 def chunk_message(chunk: Chunk) -> search_pb2.Chunk:
     """Pack some hits."""
-    message = _without_hits(chunk)
-    pack(message, "ids", chunk.ids)
-    pack(message, "distances", chunk.distances)
+    message = search_pb2.Chunk()
+    _fill(message, chunk)
+    _fill_hits(message, chunk)
     return message
-
-
-def _without_hits(chunk: Chunk) -> search_pb2.Chunk:
-    end = None if chunk.end is None else _end_message(chunk.end)
-    return search_pb2.Chunk(query_id=chunk.query_id, payloads=chunk.payloads, lower_bound=chunk.lower_bound, end=end)
 
 
 def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
     """Return a serialised SearchResponse.
 
-    Ids and distances go in as they lie in memory: that is what packed fields are, and fields may stand in any order.
+    Where hits are many, ids and distances go in as they lie in memory: that is what packed fields are, and fields may
+    stand in any order.
     """
-    response = []
+    if all(len(chunk.ids) <= FEW for chunk in chunks):
+        response = search_pb2.SearchResponse()
+        for chunk in chunks:
+            message = response.chunks.add()
+            _fill(message, chunk)
+            _fill_hits(message, chunk)
+        return response.SerializeToString()
+    pieces = []
     for chunk in chunks:
-        data = _without_hits(chunk).SerializeToString()
-        if len(chunk.ids):
-            ids, distances = chunk.ids.astype("<u8", copy=False), chunk.distances.astype("<f8", copy=False)
-            data += field_bytes(_IDS, ids.tobytes()) + field_bytes(_DISTANCES, distances.tobytes())
-        response.append(field_bytes(_CHUNKS, data))
-    return b"".join(response)
+        message = search_pb2.Chunk()
+        _fill(message, chunk)
+        ids, distances = chunk.ids.astype("<u8", copy=False), chunk.distances.astype("<f8", copy=False)
+        hits = field_bytes(_IDS, ids.tobytes()) + field_bytes(_DISTANCES, distances.tobytes())
+        pieces.append(field_bytes(_CHUNKS, message.SerializeToString() + hits))
+    return b"".join(pieces)
 
 
-def _end_message(end: End) -> search_pb2.QueryEnd:
-    message = search_pb2.QueryEnd(
-        reason=_REASONS[end.reason],  # type: ignore[arg-type]
-        exact=end.exact,
-        statistics=statistics_message(end.stats, end.elapsed),
-    )
+def _fill(message: search_pb2.Chunk, chunk: Chunk) -> None:
+    """Pack all but the hits. Field by field: messages that are made to be put into others are copied."""
+    message.query_id, message.lower_bound = chunk.query_id, chunk.lower_bound
+    if chunk.payloads:
+        message.payloads.extend(chunk.payloads)
+    if chunk.end is not None:
+        _fill_end(message.end, chunk.end)
+
+
+def _fill_hits(message: search_pb2.Chunk, chunk: Chunk) -> None:
+    pack(message, "ids", chunk.ids)
+    pack(message, "distances", chunk.distances)
+
+
+def _fill_end(message: search_pb2.QueryEnd, end: End) -> None:
+    message.reason, message.exact = _REASONS[end.reason], end.exact  # type: ignore[assignment]
+    fill_statistics(message.statistics, end.stats, end.elapsed)
     if end.resume is not None:
         message.resume.distance, message.resume.id = end.resume
     if end.error is not None:
@@ -244,4 +258,3 @@ def _end_message(end: End) -> search_pb2.QueryEnd:
     if end.guess is not None:
         message.guess_ids.extend(end.guess[0].tolist())
         message.guess_distances.extend(end.guess[1].tolist())
-    return message

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +68,7 @@ class Options:
         )
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """Why and how a query ended."""
 
     reason: Reason
@@ -81,8 +80,7 @@ class End:
     guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """The next hits of a query."""
 
     query_id: int
@@ -499,7 +497,7 @@ class BatchedQueries:
             return False
         now = time.perf_counter()
         self._pace.took(now - start, last - first)
-        for row, count in enumerate(found.counts.tolist()):
+        for row, (count, stats) in enumerate(zip(found.counts.tolist(), found.stats, strict=True)):
             query_id = self.query_ids[first + row]
             if query_id in self._stopped:
                 chunks.append(ending(query_id, End(self._stopped[query_id], False, NO_STATS, now - self._started)))
@@ -511,7 +509,7 @@ class BatchedQueries:
                 bound = float(distances[-1])
             elif options.radius is not None and count < len(view):
                 bound = options.radius
-            end = End(reason, True, found.stats[row], now - self._started)
+            end = End(reason, True, stats, now - self._started)
             chunks.append(Chunk(query_id, found.ids[row, :count], distances, (), bound, end))
         self._done = last
         return last < len(self.query_ids)

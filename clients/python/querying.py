@@ -33,6 +33,8 @@ AHEAD: Final = 4
 ROUND_BYTES: Final = 32
 """What a query takes in a message beside its costs, at most: its id, its tags and its length."""
 
+Hits = tuple[NDArray[np.uint64], NDArray[np.float64]]
+
 NO_STATISTICS: Final = search_pb2.QueryStatistics(plan=search_pb2.PLAN_AUTO)
 NO_MORE: Final = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
 GO_ON: Final = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASON_SHUTDOWN)
@@ -246,7 +248,9 @@ class Batch:
         self._options = options
         count = len(queries)
         self._k = k
-        self._found: list[list[search_pb2.Chunk]] = [[] for _ in range(count)]
+        self._found: list[list[Hits]] = [[] for _ in range(count)]
+        """Of each query, chunk by chunk; unpacked as they arrive, while the server is at work on others."""
+        self._ends: list[search_pb2.QueryEnd | None] = [None] * count
         self._left = set(range(count)) if k else set()
 
     async def run(self) -> None:
@@ -308,47 +312,52 @@ class Batch:
 
     def _take(self, chunk: search_pb2.Chunk) -> None:
         place = chunk.query_id
+        self._found[place].append(hits_of(chunk))
         if not chunk.HasField("end"):
-            self._found[place].append(chunk)
             return
         end = chunk.end
         if end.reason == search_pb2.END_REASON_FAILED:
             raise error_of(end.error.reason, f"query {place}: {end.error.message}")
         if end.reason in GO_ON:
             return  # to be sent again as a whole
-        self._found[place].append(chunk)
+        self._ends[place] = end
         self._left.discard(place)
 
     def answer(self, *, single: bool) -> Answer:
         """Put the answers together as :meth:`whamming.native.View.search` does."""
         count = len(self._queries)
-        width = max((self._hits(chunks) for chunks in self._found), default=0)
+        width = max(map(self._hits, range(count)), default=0)
         ids = np.full((count, width), np.iinfo(np.uint64).max, dtype=np.uint64)
         distances = np.full((count, width), np.inf)
         counts = np.zeros(count, dtype=np.uint64)
         proven = np.zeros(count, dtype=np.uint64)
         exact = np.zeros(count, dtype=np.bool_)
-        for row, chunks in enumerate(self._found):
+        for row, (chunks, end) in enumerate(zip(self._found, self._ends, strict=True)):
             filled = 0
-            for chunk in chunks:
-                filled = _fill(ids[row], distances[row], filled, chunk.ids, chunk.distances)
-            end = chunks[-1].end if chunks else search_pb2.QueryEnd(exact=True)
-            proven[row], exact[row] = filled, end.exact
-            counts[row] = _fill(ids[row], distances[row], filled, end.guess_ids, end.guess_distances)
-        stats = ManyStats([chunks[-1].end.statistics if chunks else NO_STATISTICS for chunks in self._found])
+            for more, far in chunks:
+                filled = _fill(ids[row], distances[row], filled, more, far)
+            proven[row] = counts[row] = filled
+            exact[row] = end is None or end.exact
+            if end is not None and end.guess_ids:
+                counts[row] = _fill(ids[row], distances[row], filled, end.guess_ids, end.guess_distances)
+        stats = ManyStats([NO_STATISTICS if end is None else end.statistics for end in self._ends])
         if single:
             return Answer(ids[0], distances[0], counts, proven, exact, stats)
         if width < self._k:
             ids, distances = padded(ids, self._k, np.iinfo(np.uint64).max), padded(distances, self._k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
-    @staticmethod
-    def _hits(chunks: Sequence[search_pb2.Chunk]) -> int:
-        return sum(len(chunk.ids) + len(chunk.end.guess_ids) for chunk in chunks)
+    def _hits(self, place: int) -> int:
+        end = self._ends[place]
+        return sum(len(ids) for ids, _ in self._found[place]) + (0 if end is None else len(end.guess_ids))
 
 
 def _fill(
-    ids: NDArray[np.uint64], distances: NDArray[np.float64], first: int, more: Sequence[int], far: Sequence[float]
+    ids: NDArray[np.uint64],
+    distances: NDArray[np.float64],
+    first: int,
+    more: Sequence[int] | NDArray[np.uint64],
+    far: Sequence[float] | NDArray[np.float64],
 ) -> int:
     """Write hits into a row from a place on; returns where they end."""
     last = first + len(more)

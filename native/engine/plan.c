@@ -9,8 +9,7 @@
 enum {
     FIRST_EFFORT = 1024, /* before the first look: a few microseconds */
     LEARN_FROM = 2000,   /* planes: shorter sweeps tell too little */
-    FEW_BUCKETS = 32,    /* say nothing of the time of one: the processor may have been away */
-    MANY_BUCKETS = 256,  /* that the usual time of one is known from */
+    FEW_BUCKETS = 64,    /* that what is known already counts as much as */
     MOST_BUCKETS = 4096, /* that are remembered */
     FEW_PER_HIT = 16,    /* candidates */
     TRIAL = 32,          /* one search in so many is patient, for otherwise nothing would be learned of far buckets */
@@ -54,19 +53,19 @@ static int class_of(double bucket) {
     return class;
 }
 
-/* The time of a bucket of a class in this and earlier searches; 0: too few have been probed to say. */
-static double class_nanoseconds(const wh_index *index, int class) {
-    uint64_t buckets = read_sum(&index->probed_buckets[class]);
-    return buckets >= FEW_BUCKETS ? (double)read_sum(&index->probed_nanoseconds[class]) / (double)buckets : 0;
+/* The time of a bucket of a class, given that of the next nearer class, which counts as much as a few buckets: most classes
+ * are alike, and where only a few buckets were seen the processor may have been away. */
+static double class_nanoseconds(const wh_index *index, int class, double nearer) {
+    double buckets = (double)read_sum(&index->probed_buckets[class]);
+    double nanoseconds = (double)read_sum(&index->probed_nanoseconds[class]);
+    return (nanoseconds + FEW_BUCKETS * nearer) / (buckets + FEW_BUCKETS);
 }
 
-/* The time of the buckets from one number to another. Of a class that no search has come to, what is known of the next
- * nearer one is taken, which is more. */
+/* The time of the buckets from one number to another. */
 static double buckets_nanoseconds(const wh_index *index, double from, double to) {
     double sum = 0, price = PROBE_BUCKET_NANOSECONDS, end = 2;
     for (int class = 0; class < PROBED_CLASSES; class++, end *= 2) {
-        double known = class_nanoseconds(index, class);
-        if (known > 0) price = known;
+        price = class_nanoseconds(index, class, price);
         double last = class == PROBED_CLASSES - 1 || to < end ? to : end;
         if (last > from) {
             sum += (last - from) * price;
@@ -82,14 +81,18 @@ void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint
     uint64_t buckets = probe->buckets - plan->last_buckets, nanoseconds = now - plan->last_look;
     if (plan->total == 0 || buckets == 0) return;
     const wh_index *index = probe->index;
-    int class = class_of((double)(probe->buckets + plan->last_buckets) / 2);
+    double middle = (double)(probe->buckets + plan->last_buckets) / 2;
+    int class = class_of(middle);
     const _Atomic uint64_t *count = &index->probed_buckets[class], *spent = &index->probed_nanoseconds[class];
     uint64_t all = read_sum(count), time = read_sum(spent);
-    double most = 8 * class_nanoseconds(index, class) * (double)buckets;
-    if (all > MANY_BUCKETS && (double)nanoseconds > most) nanoseconds = (uint64_t)most; /* it was interrupted */
-    uint64_t keep = all > MOST_BUCKETS ? 7 : 8;
-    atomic_store_explicit((_Atomic uint64_t *)count, all / 8 * keep + buckets, memory_order_relaxed);
-    atomic_store_explicit((_Atomic uint64_t *)spent, time / 8 * keep + nanoseconds, memory_order_relaxed);
+    double most = 8 * buckets_nanoseconds(index, middle, middle + 1) * (double)buckets;
+    if ((double)nanoseconds > most) nanoseconds = (uint64_t)most; /* it was interrupted */
+    if (all > MOST_BUCKETS) {
+        all -= all / 8;
+        time -= time / 8;
+    }
+    atomic_store_explicit((_Atomic uint64_t *)count, all + buckets, memory_order_relaxed);
+    atomic_store_explicit((_Atomic uint64_t *)spent, time + nanoseconds, memory_order_relaxed);
 }
 
 /* Buckets that probing will take in all. The limit of the moment asks for `forecast`, but while few buckets have been

@@ -239,21 +239,19 @@ def plan_of(number: int) -> Plan:
     return plan
 
 
-def statistics_message(stats: Stats, elapsed: float) -> search_pb2.QueryStatistics:
+def fill_statistics(message: search_pb2.QueryStatistics, stats: Stats, elapsed: float) -> None:
     """Pack what a query has cost."""
-    return search_pb2.QueryStatistics(
-        plan=_PLANS.index(stats.plan) + 1,  # type: ignore[arg-type]
-        switched=stats.switched,
-        rounds=stats.rounds,
-        buckets=stats.buckets,
-        buckets_nonempty=stats.buckets_nonempty,
-        candidates=stats.candidates,
-        verified=stats.verified,
-        blocks=stats.blocks,
-        planes=stats.planes,
-        engine_seconds=stats.seconds,
-        elapsed_seconds=elapsed,
-    )
+    message.plan = _PLANS.index(stats.plan) + 1  # type: ignore[assignment]
+    message.switched = stats.switched
+    message.rounds = stats.rounds
+    message.buckets = stats.buckets
+    message.buckets_nonempty = stats.buckets_nonempty
+    message.candidates = stats.candidates
+    message.verified = stats.verified
+    message.blocks = stats.blocks
+    message.planes = stats.planes
+    message.engine_seconds = stats.seconds
+    message.elapsed_seconds = elapsed
 
 
 def statistics_of(message: search_pb2.QueryStatistics) -> Stats:
