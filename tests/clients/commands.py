@@ -59,8 +59,8 @@ class Done:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """An environment with nothing of ours in it but some variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WHAMMING_")}
+    """An environment with nothing of ours in it but some variables, and nothing that commands run here have set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHAMMING_", "GRPC_"))}
     return {**kept, "COLUMNS": "100", **variables}
 
 

@@ -73,6 +73,17 @@ def test_a_server_that_is_not_there(cli: Cli) -> None:
     cli("list", "--server", "x:1", "--data", "y").refused(2, "not allowed with")
 
 
+def test_who_waits_is_told_what_for() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("list", "--server", address, "--timeout", "1.5")
+    assert done.code == 3
+    first, last = done.err.splitlines()
+    assert first == f"whamming: waiting for a server at {address}, up to 1.5 s"
+    assert f"no server answers at {address}" in last
+
+
 def test_what_cannot_be_served(cli: Cli, cli_server: str, tmp_path: Path) -> None:
     run("serve", "--listen", cli_server, "--data", tmp_path / "data", "--log-level", "error").refused(
         1, f"{cli_server} cannot be listened on", "--listen"

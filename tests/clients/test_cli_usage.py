@@ -58,6 +58,15 @@ def test_the_installed_command() -> None:
     assert done.stdout == f"whamming {whamming.__version__}\n"
 
 
+def test_grpc_is_loaded_only_where_a_server_is_talked_to(directory: Path) -> None:
+    program = (
+        "import sys, whamming; from whamming.cli import main; "
+        "code = main(['list', '--data', sys.argv[1]]); assert 'grpc' not in sys.modules; "
+        "assert whamming.aio.connect and whamming.connect; assert 'grpc' in sys.modules; sys.exit(code)"
+    )
+    subprocess.run([sys.executable, "-c", program, directory], capture_output=True, check=True)
+
+
 def test_output_that_cannot_be_written(directory: Path) -> None:
     with Path("/dev/full").open("w") as full:
         run("list", "--json", "--data", directory, stdout=full).refused(1, "No space left on device")

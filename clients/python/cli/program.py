@@ -88,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is loaded; what matters is told in our own words
     parser = build_parser()
     try:
         args = parser.parse_args(argv)

@@ -67,7 +67,6 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
         with open_directory(args.data, write=write, create=create) as directory:
             yield directory
         return
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is told in our own words
     address = server_address(args)
     waiting = threading.Timer(NOTICE, note, [f"waiting for a server at {address}, up to {args.timeout:g} s"])
     waiting.daemon = True
