@@ -10,7 +10,7 @@
 """
 
 from whamming.native.costs import MAX_BITS, Costs
-from whamming.native.cursor import Budget, Cursor, Hit, Plan, Stats, StopReason
+from whamming.native.cursor import BatchStats, Budget, Cursor, Hit, Plan, Stats, StopReason
 from whamming.native.errors import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
 from whamming.native.index import (
     ARRAY_NAMES,
@@ -22,12 +22,14 @@ from whamming.native.index import (
     choose_substring_bits,
 )
 from whamming.native.memory import release_memory
-from whamming.native.view import Answer, CancelFlag, Part, View
+from whamming.native.view import Answer, Batch, CancelFlag, Part, View
 
 __all__ = [
     "ARRAY_NAMES",
     "MAX_BITS",
     "Answer",
+    "Batch",
+    "BatchStats",
     "Buckets",
     "Budget",
     "CancelFlag",

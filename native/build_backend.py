@@ -18,7 +18,7 @@ from setuptools.build_meta import *
 NATIVE = Path(__file__).resolve().parent
 PROTOS = NATIVE.parent / "protos"
 
-BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h"}
+BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h", "_wire": "wire/wire.h"}
 """Module name within ``whamming.native`` -> the header that declares it."""
 
 

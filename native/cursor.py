@@ -94,7 +94,7 @@ class BatchStats(Sequence[Stats]):
 
     def __init__(self, raw: NDArray[np.void]) -> None:
         """Wrap the engine's structs; each is read when it is asked for."""
-        self._raw = raw
+        self.raw = raw
 
     @classmethod
     def room(cls, count: int) -> Self:
@@ -104,11 +104,11 @@ class BatchStats(Sequence[Stats]):
     @property
     def pointer(self) -> Any:
         """What the engine writes to."""
-        return ffi.from_buffer("struct wh_stats[]", self._raw)
+        return ffi.from_buffer("struct wh_stats[]", self.raw)
 
     def __len__(self) -> int:
         """Return the number of queries."""
-        return len(self._raw)
+        return len(self.raw)
 
     @overload
     def __getitem__(self, query: int) -> Stats: ...
@@ -117,12 +117,12 @@ class BatchStats(Sequence[Stats]):
     def __getitem__(self, query: int | slice) -> Stats | BatchStats:
         """Return the statistics of one query, or of several."""
         if isinstance(query, slice):
-            return BatchStats(self._raw[query])
-        return _stats_of(self._raw[query].item())
+            return BatchStats(self.raw[query])
+        return _stats_of(self.raw[query].item())
 
     def __iter__(self) -> Iterator[Stats]:
         """Yield the statistics of each query."""
-        return map(_stats_of, self._raw.tolist())
+        return map(_stats_of, self.raw.tolist())
 
 
 def _stats_of(row: tuple[int, ...]) -> Stats:

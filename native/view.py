@@ -162,16 +162,13 @@ class View:
         plan = self._checked(plan)
         columns = min(k, self.n)
         q = len(costs)
-        ids, distances = np.empty((q, columns), dtype=np.uint64), np.empty((q, columns))
-        ids.fill(NO_ID)
-        distances.fill(np.inf)
-        counts = np.zeros(q, dtype=np.uint64)
+        batch = Batch(self, costs, columns, radius, plan, cancel)
+        ids, distances, counts = batch.ids, batch.distances, batch.counts
         proven = counts
-        stats: Sequence[Stats]
+        stats: Sequence[Stats] = batch.stats
         exact = np.ones(q, dtype=bool)
         if budget is None:
-            threads = check_threads(threads)
-            stats = self._search_batch(costs, columns, radius, plan, threads, cancel, ids, distances, counts)
+            batch.run(0, q, check_threads(threads))
         else:
             proven = np.zeros(q, dtype=np.uint64)
             collected = []
@@ -193,6 +190,19 @@ class View:
         if columns < k:
             ids, distances = padded(ids, k, NO_ID), padded(distances, k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
+
+    def batch(
+        self,
+        costs: Costs,
+        k: int,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        *,
+        cancel: CancelFlag | None = None,
+    ) -> Batch:
+        """Prepare searches that are run some at a time, by whoever has other things to do in between."""
+        self._check_costs(costs)
+        return Batch(self, costs, min(k, self.n), radius, self._checked(plan), cancel)
 
     def cursor(
         self,
@@ -224,38 +234,51 @@ class View:
         if costs.bits != self.bits:
             raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
 
-    def _search_batch(
-        self,
-        costs: Costs,
-        k: int,
-        radius: float | None,
-        plan: Plan,
-        threads: int,
-        cancel: CancelFlag | None,
-        ids: NDArray[np.uint64],
-        distances: NDArray[np.float64],
-        counts: NDArray[np.uint64],
-    ) -> BatchStats:
+
+class Batch:
+    """Searches of several queries, prepared once and run some at a time. One thread at a time may use it.
+
+    Attributes
+    ----------
+    ids, distances : ``[q, k]``, the hits of the queries that were run; rows are padded.
+    counts : ``[q]``, hits per query.
+    stats : what each query has cost.
+    """
+
+    def __init__(
+        self, view: View, costs: Costs, k: int, radius: float | None, plan: Plan, cancel: CancelFlag | None
+    ) -> None:
+        """Make room; prefer :meth:`View.batch`."""
         q = len(costs)
-        stats = BatchStats.room(q)
-        searches = describe_searches(costs, k, radius, plan)
-        check(
-            lib.wh_search_batch(
-                self._raw,
-                len(self.parts),
-                searches,
-                q,
-                k,
-                threads,
-                ffi.NULL if cancel is None else cancel.raw,
-                ffi.from_buffer("uint64_t[]", ids),
-                ffi.from_buffer("double[]", distances),
-                ffi.from_buffer("uint64_t[]", counts),
-                stats.pointer,
-            ),
-            f"searching {q} queries",
+        self.ids, self.distances = np.empty((q, k), dtype=np.uint64), np.empty((q, k))
+        self.ids.fill(NO_ID)
+        self.distances.fill(np.inf)
+        self.counts = np.zeros(q, dtype=np.uint64)
+        self.stats = BatchStats.room(q)
+        self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # what is pointed to stays alive
+        self._searches = describe_searches(costs, k, radius, plan)
+        self._rows = ffi.from_buffer("uint64_t[]", self.ids), ffi.from_buffer("double[]", self.distances)
+        self._numbers = ffi.from_buffer("uint64_t[]", self.counts), self.stats.pointer
+
+    def run(self, first: int, last: int, threads: int = 1) -> None:
+        """Search the queries from ``first`` on, up to ``last``. If it was cancelled, what they found is of no use."""
+        ids, distances = self._rows
+        counts, stats = self._numbers
+        status = lib.wh_search_batch(
+            self._view._raw,
+            len(self._view.parts),
+            self._searches + first,
+            last - first,
+            self._k,
+            threads,
+            ffi.NULL if self._cancel is None else self._cancel.raw,
+            ids + first * self._k,
+            distances + first * self._k,
+            counts + first,
+            stats + first,
         )
-        return stats
+        if status:
+            check(status, f"searching {last - first} queries")
 
 
 def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:

@@ -9,16 +9,17 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Costs, WhammingError
+from whamming.native import Costs, WhammingError, wire
 from whamming.server import queries
 from whamming.server.errors import NoEncoderError, NoTablesError, refusal
-from whamming.server.queries import Chunk, End, Options, Ranking
+from whamming.server.given import Field, GivenQueries
+from whamming.server.queries import Answers, Chunk, End, Options, Ranking
 from whamming.storage import IndexSettings, StoredIndex
 from whamming.storage.encoders import Encoder
 from whamming.storage.reranking import Bound, Rerank, read_queries
 from whamming.storage.stored_index import make_costs
 from whamming.v1 import index_pb2, search_pb2
-from whamming.v1.packed import FEW, field_bytes, pack, unpack
+from whamming.v1.packed import FEW, field_bytes, pack
 from whamming.v1.values import (
     FieldError,
     blaming,
@@ -105,15 +106,16 @@ def _rerank_of(message: search_pb2.QueryOptions, k: int | None) -> Rerank | None
     return "exact" if message.rerank_exactly else message.rerank
 
 
-def ranking_of(query: search_pb2.Query, options: Options, index: StoredIndex) -> tuple[Ranking, Costs]:
+def ranking_of(given: GivenQueries, place: int, options: Options, index: StoredIndex) -> tuple[Ranking, Costs]:
     """Return how a query's hits are ranked again, and by which costs they are found."""
     settings, encoder = index.settings, need_encoder(index.encoder)
     assert options.rerank is not None
+    query = given.message(place)
     if not query.vector or query.HasField("after") or query.weights:
         raise FieldError("options.rerank", "ranking again goes with a vector, without weights and without after")
     if settings.keep_vectors is None:
         raise NoEncoderError(f"ranking again, but the index {index.name!r} keeps no vectors; create one that does")
-    vectors = _numbers([query], "vector", encoder.dim, "the encoder's dimension")
+    vectors = _numbers(given, [place], "vector", encoder.dim, "the encoder's dimension")
     with blaming("options.rerank"):
         read, factor = read_queries(settings, vectors, options.rerank, form_of(query.form))
     if factor is None:
@@ -122,22 +124,17 @@ def ranking_of(query: search_pb2.Query, options: Options, index: StoredIndex) ->
     return Ranking(read[0], factor, None), encoder.costs(read[0], form_of(query.form))
 
 
-def shape_of(query: search_pb2.Query) -> tuple[bool, bool, bool, bool, int]:
-    """Return which of code, weights, table and vector a query gives: queries of one shape can be read together."""
-    return bool(query.code), bool(query.weights), bool(query.table), bool(query.vector), query.form
-
-
-def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder: Encoder | None) -> Costs:
+def costs_of(given: GivenQueries, places: Sequence[int], settings: IndexSettings, encoder: Encoder | None) -> Costs:
     """Return the costs of queries of one shape, as a batch."""
-    has_code, has_weights, has_table, has_vector, form = shape_of(given[0])
-    bits = settings.bits
+    has_code, has_weights, has_table, has_vector = (given.has(places[0], field) for field in get_args(Field))
+    form, bits = given.form(places[0]), settings.bits
     if has_vector:
         if has_code or has_table:
             raise FieldError("vector", "a query has a vector and a code or a cost table; give one of them")
         encoder = need_encoder(encoder)
-        vectors = _numbers(given, "vector", encoder.dim, "the encoder's dimension")
-        weights = _numbers(given, "weights", bits, "one per bit")[0] if has_weights else None
-        if has_weights and len(given) > 1:
+        vectors = _numbers(given, places, "vector", encoder.dim, "the encoder's dimension")
+        weights = _numbers(given, places, "weights", bits, "one per bit")[0] if has_weights else None
+        if has_weights and len(places) > 1:
             raise FieldError("weights", "weights differ from query to query")  # read one by one instead
         with blaming("weights" if has_weights else "vector"):
             return encoder.costs(vectors, form_of(form), weights=weights)
@@ -146,30 +143,26 @@ def costs_of(given: Sequence[search_pb2.Query], settings: IndexSettings, encoder
     if has_table:
         if has_code or has_weights:
             raise FieldError("table", "a query has a cost table and a code or weights; give one or the other")
-        table = _numbers(given, "table", 2 * bits, f"two per bit, {bits} bits")
+        table = _numbers(given, places, "table", 2 * bits, f"two per bit, {bits} bits")
         with blaming("table"):
-            return make_costs(settings, None, None, table.reshape(len(given), bits, 2))
+            return make_costs(settings, None, None, table.reshape(len(places), bits, 2))
     if not has_code:
         raise FieldError("code", "a query has no code, no cost table and no vector; give one of them")
-    width = settings.code_bytes
-    for query in given:
-        if len(query.code) != width:
-            raise FieldError("code", f"the code has {len(query.code)} bytes; {bits} bits need {width}")
-    codes = np.frombuffer(b"".join([query.code for query in given]), dtype=np.uint8).reshape(len(given), width)
+    codes = given.read(places, "code")
+    if codes.shape[1] != settings.code_bytes:
+        raise FieldError("code", f"the code has {codes.shape[1]} bytes; {bits} bits need {settings.code_bytes}")
     weights = None
     if has_weights:
-        weights = _numbers(given, "weights", bits, "one per bit")
+        weights = _numbers(given, places, "weights", bits, "one per bit")
     with blaming("weights"):
         return make_costs(settings, codes, weights, None)
 
 
-def _numbers(given: Sequence[search_pb2.Query], field: str, width: int, rule: str) -> NDArray[np.float64]:
-    kind = np.float32 if field == "vector" else np.float64
-    rows = [unpack(query, field, kind) for query in given]
-    for row in rows:
-        if len(row) != width:
-            raise FieldError(field, f"{field} has {len(row)} numbers; it must have {width}: {rule}")
-    return np.array(rows, dtype=np.float64)
+def _numbers(given: GivenQueries, places: Sequence[int], field: Field, width: int, rule: str) -> NDArray[np.float64]:
+    rows = given.read(places, field)
+    if rows.shape[1] != width:
+        raise FieldError(field, f"{field} has {rows.shape[1]} numbers; it must have {width}: {rule}")
+    return rows.astype(np.float64, copy=False)
 
 
 def need_encoder(encoder: Encoder | None) -> Encoder:
@@ -188,8 +181,11 @@ def after_of(query: search_pb2.Query) -> tuple[float, int] | None:
     return query.after.distance, query.after.id
 
 
-def token_of(query: search_pb2.Query) -> tuple[float, int] | None:
+def token_of(given: GivenQueries, place: int) -> tuple[float, int] | None:
     """Return where a query that ends before it has begun can go on: where it was to begin."""
+    if not given.has_own(place):
+        return None
+    query = given.message(place)
     if not query.HasField("after") or math.isnan(query.after.distance):
         return None
     return query.after.distance, query.after.id
@@ -230,6 +226,11 @@ def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
         hits = field_bytes(_IDS, ids.tobytes()) + field_bytes(_DISTANCES, distances.tobytes())
         pieces.append(field_bytes(_CHUNKS, message.SerializeToString() + hits))
     return b"".join(pieces)
+
+
+def encode_answers(answers: Answers) -> bytes:
+    """Return a serialised SearchResponse that ends queries with all their hits."""
+    return wire.write_answers(*answers)
 
 
 def _fill(message: search_pb2.Chunk, chunk: Chunk) -> None:

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Budget, CancelFlag, Costs, Plan, Stats, StopReason
+from whamming.native import Batch, BatchStats, Budget, CancelFlag, Costs, Plan, Stats, StopReason
 from whamming.server.scheduler import Outcome
 from whamming.storage import Snapshot
 from whamming.storage.reranking import Bound, Rerank, Reranked
@@ -91,6 +91,21 @@ class Chunk(NamedTuple):
     end: End | None
 
 
+class Answers(NamedTuple):
+    """All hits of several queries, each of which ends with them."""
+
+    query_ids: Sequence[int]
+    wanted: int
+    """A query with so many hits is complete, one with fewer exhausted."""
+    ids: NDArray[np.uint64]
+    """``[q, k]``, as the distances are."""
+    distances: NDArray[np.float64]
+    counts: NDArray[np.uint64]
+    bounds: NDArray[np.float64]
+    stats: BatchStats
+    elapsed: float
+
+
 class Sink(Protocol):
     """Where chunks go. Any thread may call it."""
 
@@ -108,6 +123,13 @@ class Sink(Protocol):
 
     def idle(self) -> None:
         """Hear that a job has begun to wait for its client, so that another may begin."""
+
+
+class BatchSink(Sink, Protocol):
+    """Where the answers of batches go, too."""
+
+    def send_answers(self, answers: Answers) -> None:
+        """Take all hits of queries that end with them."""
 
 
 class Hits(Protocol):
@@ -418,7 +440,7 @@ class BatchedQueries:
         options: Options,
         costs: Costs,
         held: Held,
-        sink: Sink,
+        sink: BatchSink,
         *,
         started: float,
         pace: Pace,
@@ -433,7 +455,9 @@ class BatchedQueries:
         self._started = started
         self._pace = pace
         self._alone = alone
+        self._batch: Batch | None = None
         self._done = 0
+        self._sent = 0
         self._flag = CancelFlag()
         self._stopped: dict[int, Reason] = {}  # set by the event loop, read by a worker
 
@@ -470,59 +494,75 @@ class BatchedQueries:
         if not self._flag.is_set:
             if not self._sink.has_room():
                 return Outcome.PAUSE
-            chunks: list[Chunk] = []
-            until = time.perf_counter() + GATHER_SLICES * seconds
             try:
-                while self._search(2 * seconds, chunks) and self._alone() and time.perf_counter() < until:
-                    pass
+                self._search(seconds)
             finally:  # what was found before an error, too
-                self._sink.send(chunks)
+                self._send()
         if self._flag.is_set:
             self._finish(None)
-        return Outcome.DONE if self._done == len(self.query_ids) else Outcome.AGAIN
+        return Outcome.DONE if self._sent == len(self.query_ids) else Outcome.AGAIN
 
-    def _search(self, seconds: float, chunks: list[Chunk]) -> bool:
-        """Search some queries, for about so long, and add their hits; returns whether more are to be searched."""
-        assert self._held is not None
-        first = self._done
-        last = min(first + self._pace.together(seconds), len(self.query_ids))
+    def _search(self, seconds: float) -> None:
+        """Search some queries: for about two slices or, where nobody else waits for the worker, for some more."""
         options = self.options
+        assert self._held is not None
         assert options.k is not None
-        view = self._held.snapshot.view
-        start = time.perf_counter()
-        found = view.search(
-            self._costs[first:last], options.k, options.radius, options.plan, threads=1, cancel=self._flag
-        )
-        if self._flag.is_set:
-            return False
+        if self._batch is None:
+            view = self._held.snapshot.view
+            self._batch = view.batch(self._costs, options.k, options.radius, options.plan, cancel=self._flag)
+        count = len(self.query_ids)
         now = time.perf_counter()
-        self._pace.took(now - start, last - first)
-        for row, (count, stats) in enumerate(zip(found.counts.tolist(), found.stats, strict=True)):
-            query_id = self.query_ids[first + row]
-            if query_id in self._stopped:
-                chunks.append(ending(query_id, End(self._stopped[query_id], False, NO_STATS, now - self._started)))
-                continue
-            distances = found.distances[row, :count]
-            reason: Reason = "complete" if count == options.k else "exhausted"
-            bound = math.inf
-            if count == options.k:
-                bound = float(distances[-1])
-            elif options.radius is not None and count < len(view):
-                bound = options.radius
-            end = End(reason, True, stats, now - self._started)
-            chunks.append(Chunk(query_id, found.ids[row, :count], distances, (), bound, end))
-        self._done = last
-        return last < len(self.query_ids)
+        until = now + GATHER_SLICES * seconds
+        while True:
+            start, last = now, min(self._done + self._pace.together(2 * seconds), count)
+            self._batch.run(self._done, last)
+            if self._flag.is_set:
+                return
+            now = time.perf_counter()
+            self._pace.took(now - start, last - self._done)
+            self._done = last
+            if last == count or now > until or not self._alone():
+                return
+
+    def _send(self) -> None:
+        """Send what was found: the answers of queries that nobody has stopped, and the ends of the others."""
+        ids, last = self.query_ids, self._done
+        stopped = [row for row in range(self._sent, last) if ids[row] in self._stopped] if self._stopped else []
+        elapsed = time.perf_counter() - self._started
+        for row in (*stopped, last):
+            if row > self._sent:
+                self._sink.send_answers(self._answers(slice(self._sent, row), elapsed))
+                self._sent = row
+            if row < last:
+                end = End(self._stopped[ids[row]], False, NO_STATS, elapsed)
+                self._sink.send([ending(ids[row], end)])
+                self._sent = row + 1
+
+    def _answers(self, rows: slice, elapsed: float) -> Answers:
+        batch, options = self._batch, self.options
+        assert batch is not None
+        assert self._held is not None
+        assert options.k is not None
+        counts, distances = batch.counts[rows], batch.distances[rows]
+        bounds = np.full(len(counts), math.inf)
+        if options.radius is not None:
+            bounds[counts < len(self._held.snapshot.view)] = options.radius
+        full = np.flatnonzero(counts == options.k)
+        if len(full):
+            bounds[full] = distances[full, -1]
+        return Answers(
+            self.query_ids[rows], options.k, batch.ids[rows], distances, counts, bounds, batch.stats[rows], elapsed
+        )
 
     def _finish(self, error: Exception | None) -> None:
         """End what is left: by the reasons it was stopped for, or by an error."""
         elapsed = time.perf_counter() - self._started
-        self._held = None
+        self._held = self._batch = None
         chunks = []
-        for query_id in self.query_ids[self._done :]:
+        for query_id in self.query_ids[self._sent :]:
             reason = "failed" if error is not None else self._stopped.get(query_id, "cancelled")
             chunks.append(ending(query_id, End(reason, False, NO_STATS, elapsed, None, error)))
-        self._done = len(self.query_ids)
+        self._done = self._sent = len(self.query_ids)
         self._sink.send(chunks)
 
 

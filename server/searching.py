@@ -16,7 +16,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -25,10 +25,12 @@ import numpy as np
 from whamming.native import Costs
 from whamming.server import messages
 from whamming.server.errors import AnswerTooLargeError, OverloadedError
+from whamming.server.given import GivenQueries
 from whamming.server.outlet import Outlet
 from whamming.server.queries import (
     MOST_TOGETHER,
     NO_STATS,
+    Answers,
     BatchedQueries,
     Chunk,
     End,
@@ -42,7 +44,7 @@ from whamming.server.queries import (
     is_quick,
 )
 from whamming.server.scheduler import Flow, Job, Outcome, Scheduler
-from whamming.storage import Database, StoredIndex
+from whamming.storage import Database, IndexSettings, StoredIndex
 from whamming.v1 import search_pb2
 from whamming.v1.values import FieldError, blaming
 
@@ -53,6 +55,8 @@ MOST_JOBS: Final = 64
 MOST_PACES: Final = 256
 
 Query = StreamedQuery | BatchedQueries
+Group = tuple[Options, tuple[float, int] | None, Sequence[int]]
+"""What is wanted of some queries, after which hit, and their places in their batch."""
 
 
 class SearchStream:
@@ -155,14 +159,14 @@ class SearchStream:
             raise FieldError(
                 "batch.queries", f"{count} queries in a batch; at most {self._max_queries}: send several batches"
             )
-        queries = list(batch.queries)
-        arrival = Arrival(self, batch.index, queries, batch.options)
+        given = GivenQueries(batch)
+        arrival = Arrival(self, batch.index, given, batch.options)
         with self._lock:
-            for place, query in enumerate(queries):
-                if query.id in self._queries:
+            for place, query_id in enumerate(given.ids):
+                if query_id in self._queries:
                     field = f"batch.queries[{place}].id"
-                    raise FieldError(field, f"id = {query.id} is in use by a query under way; choose another")
-                self._queries[query.id] = arrival
+                    raise FieldError(field, f"id = {query_id} is in use by a query under way; choose another")
+                self._queries[query_id] = arrival
             refused = len(self._queries) > self._max_queries or self._draining
         if not refused:
             self._submit([arrival])
@@ -171,7 +175,7 @@ class SearchStream:
             f"{len(self._queries)} queries would be under way on this stream; at most {self._max_queries}: "
             "wait for some to end"
         )
-        arrival.end(queries, "shutdown" if self._draining else "failed", None if self._draining else error)
+        arrival.end(range(count), "shutdown" if self._draining else "failed", None if self._draining else error)
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
         for query_id in query_ids:
@@ -218,12 +222,13 @@ class SearchStream:
 
     # -- what jobs need ---------------------------------------------------------------------------------------------
 
-    def claim(self, arrival: Arrival, queries: Sequence[search_pb2.Query]) -> list[search_pb2.Query]:
+    def claim(self, arrival: Arrival, places: Sequence[int]) -> Sequence[int]:
         """Return the queries of a batch that wait to begin, those that were cancelled left out; they wait no more."""
+        ids = arrival.given.ids
         with self._lock:
-            waiting = [query for query in queries if self._queries.get(query.id) is arrival]
-            for query in waiting:
-                self._queries[query.id] = None
+            waiting = [place for place in places if self._queries.get(ids[place]) is arrival]
+            for place in waiting:
+                self._queries[ids[place]] = None
             return waiting
 
     def start(self, queries: Sequence[tuple[Sequence[int], Query]], *, submit: bool) -> None:
@@ -286,20 +291,24 @@ class SearchStream:
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Take chunks, in the order of each query."""
         for first in range(0, len(chunks), MOST_TOGETHER):
-            self._send(chunks[first : first + MOST_TOGETHER])
-        if any(chunk.end is not None for chunk in chunks):
-            self.idle()
-            self._finish_if_done()
+            some = chunks[first : first + MOST_TOGETHER]
+            self._put(messages.encode_chunks(some), [chunk.query_id for chunk in some if chunk.end is not None])
 
-    def _send(self, chunks: Sequence[Chunk]) -> None:
-        data = messages.encode_chunks(chunks)
+    def send_answers(self, answers: Answers) -> None:
+        """Take all hits of queries that end with them."""
+        self._put(messages.encode_answers(answers), answers.query_ids)
+
+    def _put(self, data: bytes, ended: Sequence[int]) -> None:
+        """Take a serialised message, and note which queries end by it."""
         with self._lock:  # or the client could use the id of a query whose end it has read before it is free
             self._outlet.put(data)
-            for chunk in chunks:
-                if chunk.end is not None:
-                    self._queries.pop(chunk.query_id, None)
-                    self._stops.pop(chunk.query_id, None)
-                    self._grants.pop(chunk.query_id, None)
+            for query_id in ended:
+                self._queries.pop(query_id, None)
+                self._stops.pop(query_id, None)
+                self._grants.pop(query_id, None)
+        if ended:
+            self.idle()
+            self._finish_if_done()
 
     def has_room(self) -> bool:
         """Tell whether more may be sent now."""
@@ -333,13 +342,13 @@ class Arrival:
         self,
         stream: SearchStream,
         index: str,
-        queries: Sequence[search_pb2.Query],
+        given: GivenQueries,
         options: search_pb2.QueryOptions,
     ) -> None:
-        """Keep the messages; nothing is read yet."""
+        """Keep what was given; nothing is read yet."""
+        self.given = given
         self._stream = stream
         self._index = index
-        self._queries = queries
         self._options = options
         self._common: Options | None = None
         self._held: Held | None = None
@@ -356,7 +365,7 @@ class Arrival:
         stream = self._stream
         try:
             if stream.stopped is not None:
-                self.end(stream.claim(self, self._queries[self._next :]), stream.stopped)
+                self.end(stream.claim(self, self._left), stream.stopped)
                 return Outcome.DONE
             if stream.is_busy():
                 self._held = None  # it may take long; the rest will see a newer snapshot
@@ -366,18 +375,23 @@ class Arrival:
                     self._opened = stream.database.index(self._index)
                 self._held = Held(self._opened.snapshot(), stream.snapshot_seconds)
         except Exception as error:
-            self._fail(stream.claim(self, self._queries[self._next :]), error)
+            self._fail(stream.claim(self, self._left), error)
             return Outcome.DONE
-        piece = stream.claim(self, self._queries[self._next : self._next + MOST_TOGETHER])
+        piece = stream.claim(self, self._left[:MOST_TOGETHER])
         self._next += MOST_TOGETHER
         try:
             self._begin(piece, self._held)
         except Exception as error:
             self._fail(piece, error)
         if self._only is not None:
-            self._held, self._queries = None, ()
+            self._held = None
             return self._only.step(seconds)
-        return Outcome.DONE if self._next >= len(self._queries) else Outcome.AGAIN
+        return Outcome.AGAIN if self._left else Outcome.DONE
+
+    @property
+    def _left(self) -> range:
+        """The places of the queries that are still to be set to work."""
+        return range(self._next, len(self.given))
 
     def pause(self) -> bool:
         """Wait for others to get on, unless they have by now."""
@@ -385,91 +399,97 @@ class Arrival:
 
     def cancel(self, query_id: int) -> None:
         """End a query that waits to begin; the event loop calls this."""
-        self.end(self._stream.claim(self, [self._by_id[query_id]]), "cancelled")
+        self.end(self._stream.claim(self, [self._places[query_id]]), "cancelled")
 
     @functools.cached_property
-    def _by_id(self) -> dict[int, search_pb2.Query]:
-        return {query.id: query for query in self._queries}
+    def _places(self) -> dict[int, int]:
+        return {query_id: place for place, query_id in enumerate(self.given.ids)}
 
-    def end(self, queries: Sequence[search_pb2.Query], reason: Reason, error: Exception | None = None) -> None:
+    def end(self, places: Sequence[int], reason: Reason, error: Exception | None = None) -> None:
         """End queries that have not begun."""
         elapsed = time.perf_counter() - self._started
-        ends = [End(reason, False, NO_STATS, elapsed, messages.token_of(query), error) for query in queries]
-        self._stream.send([ending(query.id, end) for query, end in zip(queries, ends, strict=True)])
+        tokens = [messages.token_of(self.given, place) for place in places]
+        ends = [End(reason, False, NO_STATS, elapsed, token, error) for token in tokens]
+        self._stream.send([ending(self.given.ids[place], end) for place, end in zip(places, ends, strict=True)])
 
-    def _begin(self, piece: Sequence[search_pb2.Query], held: Held) -> None:
-        stream, settings = self._stream, held.snapshot.settings
+    def _begin(self, piece: Sequence[int], held: Held) -> None:
+        stream, ids = self._stream, self.given.ids
         quick = is_quick(held.snapshot, QUICK_SECONDS)
         ready: list[tuple[Sequence[int], Query]] = []
-        read: list[tuple[search_pb2.Query, Options, tuple[float, int] | None]] = []
-        for query in piece:
-            try:
-                options = self._options_of(query)
-                messages.check_plan(options, settings)
-                read.append((query, options, messages.after_of(query)))
-            except Exception as error:
-                self._fail([query], error)
-        for (options, after, _), same in groupby(read, key=lambda one: (one[1], one[2], messages.shape_of(one[0]))):
-            group = [query for query, _, _ in same]
+        for options, after, group in self._groups(piece, held.snapshot.settings):
             if options.rerank is not None:
                 ready += self._ranked(group, options, held)
                 continue
-            for queries, costs in self._read_costs(group, held):
-                ids = [query.id for query in queries]
+            for places, costs in self._read_costs(group, held):
+                query_ids = [ids[place] for place in places]
                 if quick and options.batchable and after is None:
                     pace = stream.pace(self._index, options)
                     batched = BatchedQueries(
-                        ids, options, costs, held, stream, started=self._started, pace=pace, alone=stream.is_alone
+                        query_ids, options, costs, held, stream, started=self._started, pace=pace, alone=stream.is_alone
                     )
-                    ready.append((ids, batched))
+                    ready.append((query_ids, batched))
                     continue
-                for place, query_id in enumerate(ids):
-                    one = costs[place]
+                for row, query_id in enumerate(query_ids):
+                    one = costs[row]
                     streamed = StreamedQuery(query_id, options, one, held, stream, started=self._started, after=after)
                     ready.append(([query_id], streamed))
-        only = ready[0][1] if len(ready) == 1 and len(self._queries) <= MOST_TOGETHER else None
+        only = ready[0][1] if len(ready) == 1 and len(self.given) <= MOST_TOGETHER else None
         stream.start(ready, submit=only is None)
         self._only = only
 
-    def _ranked(
-        self, queries: Sequence[search_pb2.Query], options: Options, held: Held
-    ) -> list[tuple[Sequence[int], Query]]:
+    def _groups(self, piece: Sequence[int], settings: IndexSettings) -> Iterator[Group]:
+        """Yield places of queries of one shape and with the same options; those whose options are wrong end."""
+        for alike in self.given.alike(piece):
+            apart = [[place] for place in alike] if self.given.has_own(alike[0]) else [alike]
+            read: list[Group] = []
+            for places in apart:
+                try:
+                    options, after = self._wanted(places[0])
+                    messages.check_plan(options, settings)
+                    read.append((options, after, places))
+                except Exception as error:
+                    self._fail(places, error)
+            for (options, after), same in groupby(read, key=lambda group: group[:2]):
+                yield options, after, [place for _, _, places in same for place in places]
+
+    def _wanted(self, place: int) -> tuple[Options, tuple[float, int] | None]:
+        """Return the options of a query, and where it is to go on."""
+        query = self.given.message(place) if self.given.has_own(place) else None
+        if query is not None and query.HasField("options"):
+            options = messages.options_of(query.options, self._stream.max_k)
+        else:
+            options = self._common = self._common or messages.options_of(self._options, self._stream.max_k)
+        return options, None if query is None else messages.after_of(query)
+
+    def _ranked(self, places: Sequence[int], options: Options, held: Held) -> list[tuple[Sequence[int], Query]]:
         """Return jobs of queries whose hits are ranked again."""
         assert self._opened is not None
         jobs: list[tuple[Sequence[int], Query]] = []
-        for query in queries:
+        for place in places:
             try:
-                ranking, costs = messages.ranking_of(query, options, self._opened)
+                ranking, costs = messages.ranking_of(self.given, place, options, self._opened)
             except Exception as error:
-                self._fail([query], error)
+                self._fail([place], error)
                 continue
-            job = StreamedQuery(query.id, options, costs, held, self._stream, started=self._started, ranking=ranking)
-            jobs.append(([query.id], job))
+            query_id = self.given.ids[place]
+            job = StreamedQuery(query_id, options, costs, held, self._stream, started=self._started, ranking=ranking)
+            jobs.append(([query_id], job))
         return jobs
 
-    def _options_of(self, query: search_pb2.Query) -> Options:
-        if query.HasField("options"):
-            return messages.options_of(query.options, self._stream.max_k)
-        if self._common is None:
-            self._common = messages.options_of(self._options, self._stream.max_k)
-        return self._common
-
-    def _read_costs(
-        self, group: Sequence[search_pb2.Query], held: Held
-    ) -> list[tuple[Sequence[search_pb2.Query], Costs]]:
+    def _read_costs(self, group: Sequence[int], held: Held) -> list[tuple[Sequence[int], Costs]]:
         """Return the costs of queries of one form: all together or, where one of them is wrong, one by one."""
         settings = held.snapshot.settings
         assert self._opened is not None
         try:
-            return [(group, messages.costs_of(group, settings, self._opened.encoder))]
+            return [(group, messages.costs_of(self.given, group, settings, self._opened.encoder))]
         except Exception as error:
             if len(group) == 1:
                 self._fail(group, error)
                 return []
-        return [pair for query in group for pair in self._read_costs([query], held)]
+        return [pair for place in group for pair in self._read_costs([place], held)]
 
-    def _fail(self, queries: Sequence[search_pb2.Query], error: Exception) -> None:
-        self.end(queries, "failed", error)
+    def _fail(self, places: Sequence[int], error: Exception) -> None:
+        self.end(places, "failed", error)
 
 
 class OneAnswer(Sink):
@@ -596,10 +616,11 @@ class _Once:
                 snapshot = index.snapshot()
                 messages.check_plan(self._options, snapshot.settings)
                 query, ranking = self._request.query, None
+                given = GivenQueries(search_pb2.QueryBatch(queries=[query]))
                 if self._options.rerank is not None:
-                    ranking, costs = messages.ranking_of(query, self._options, index)
+                    ranking, costs = messages.ranking_of(given, 0, self._options, index)
                 else:
-                    costs = messages.costs_of([query], snapshot.settings, index.encoder)[0]
+                    costs = messages.costs_of(given, [0], snapshot.settings, index.encoder)[0]
                 held = Held(snapshot, self._snapshot_seconds)
                 options = Options(**{**vars(self._options), "credit": None})
                 self._query = StreamedQuery(

@@ -37,7 +37,7 @@ from whamming.storage.reranking import Rerank, read_queries
 from whamming.storage.rows import as_ids
 from whamming.storage.settings import KeptVectors, Metric, check_choice
 from whamming.storage.vectors import as_vectors, blocks
-from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1 import index_pb2, item_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
@@ -49,11 +49,10 @@ from whamming.v1.values import (
     store_stats_of,
 )
 from whamming.wire import (
+    Queries,
     batches,
     encoder_messages,
     options_message,
-    query_messages,
-    vector_messages,
 )
 
 RETRY_SECONDS: Final = 30.0
@@ -414,8 +413,8 @@ class Index:
         form: Form | None,
         *,
         single: bool,
-    ) -> list[search_pb2.Query]:
-        """Check queries here, so that what is wrong is told at once, and pack them."""
+    ) -> Queries:
+        """Check queries here, so that what is wrong is told at once."""
         bits = self.settings.bits
         if vectors is None and form is not None:
             raise InvalidArgumentError(f"costs = {form!r} without a vector; they are what is made of one")
@@ -426,7 +425,10 @@ class Index:
             rows, _ = as_vectors(vectors, self.settings.dim)
             for _ in blocks(rows):  # refuses what is not finite
                 pass
-            queries = vector_messages(rows, None if weights is None else as_array(weights, "weights", np.float64), form)
+            common = None if weights is None else as_array(weights, "weights", np.float64)
+            if common is not None and common.shape != (bits,):
+                raise InvalidArgumentError(f"the weights have shape {common.shape}; give one per bit, [{bits}]")
+            queries = Queries(len(rows), vector=rows, weights=common, form=form)
         elif table is not None:
             if code is not None or weights is not None:
                 raise InvalidArgumentError("give a cost table, or a code with or without weights, not both")
@@ -437,7 +439,7 @@ class Index:
                     f"the cost table has shape {np.shape(table)}; it must be [{bits}, 2], or [q, {bits}, 2]"
                 )
             Costs.table(tables)
-            queries = query_messages(None, None, tables)
+            queries = Queries(len(tables), table=tables)
         else:
             if code is None:
                 raise InvalidArgumentError("give a query code, or a cost table")
@@ -451,10 +453,9 @@ class Index:
                         f"the weights have shape {given.shape}; the index has codes of {bits} bits"
                     )
                 Costs.weights(codes, given)
-                count = len(given) if given.ndim == 2 else len(codes)
-                given = np.broadcast_to(given, (count, bits))
-                codes = np.broadcast_to(codes, (count, codes.shape[1]))
-            queries = query_messages(codes, given, None)
+                if given.ndim == 2:
+                    codes = np.broadcast_to(codes, (len(given), codes.shape[1]))
+            queries = Queries(len(codes), code=codes, weights=given)
         if single and len(queries) != 1:
             raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
         return queries

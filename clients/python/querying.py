@@ -21,7 +21,7 @@ from whamming.session import Inbox, Session
 from whamming.storage.reranking import Rerank
 from whamming.v1 import search_pb2
 from whamming.v1.values import hits_of, statistics_of
-from whamming.wire import MESSAGE_BYTES, MOST_K, ManyStats, error_of, options_message
+from whamming.wire import MESSAGE_BYTES, MOST_K, ManyStats, Queries, error_of, options_message
 
 CREDIT: Final = 65_536
 """Hits of a search that the server may send ahead of what was asked for here."""
@@ -237,7 +237,7 @@ class Batch:
         self,
         connection: Connection,
         index: str,
-        queries: Sequence[search_pb2.Query],
+        queries: Queries,
         options: search_pb2.QueryOptions,
         k: int,
     ) -> None:
@@ -283,11 +283,13 @@ class Batch:
 
     async def _send(self, call: Any, places: Sequence[int], room: asyncio.Semaphore) -> None:
         for piece in self._pieces(places):
+            queries = []
             for place in piece:
                 await room.acquire()
-                self._queries[place].id = place
+                query = self._queries[place]
+                query.id = place
+                queries.append(query)
                 self._found[place] = []
-            queries = [self._queries[place] for place in piece]
             batch = search_pb2.QueryBatch(index=self._index, queries=queries, options=self._options)
             try:
                 await call.write(search_pb2.SearchRequest(batch=batch))
@@ -296,19 +298,12 @@ class Batch:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             await call.done_writing()
 
-    def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
+    def _pieces(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield places of queries that go into one message."""
-        piece: list[int] = []
-        size = 0
-        for place in places:
-            more = self._queries[place].ByteSize() + ROUND_BYTES
-            if piece and (len(piece) == BATCH or size + more > MESSAGE_BYTES):
-                yield piece
-                piece, size = [], 0
-            piece.append(place)
-            size += more
-        if piece:
-            yield piece
+        each = self._queries[0].ByteSize() + ROUND_BYTES  # one is as large as another
+        together = max(1, min(BATCH, MESSAGE_BYTES // each))
+        for first in range(0, len(places), together):
+            yield places[first : first + together]
 
     def _take(self, chunk: search_pb2.Chunk) -> None:
         place = chunk.query_id
@@ -326,20 +321,17 @@ class Batch:
     def answer(self, *, single: bool) -> Answer:
         """Put the answers together as :meth:`whamming.native.View.search` does."""
         count = len(self._queries)
-        width = max(map(self._hits, range(count)), default=0)
+        proven = _lengths(self._found)
+        exact = np.array([end is None or end.exact for end in self._ends], dtype=np.bool_)
+        found = [hits + _guess(end) for hits, end in zip(self._found, self._ends, strict=True)]
+        counts = _lengths(found)
+        width = int(counts.max(initial=0))
         ids = np.full((count, width), np.iinfo(np.uint64).max, dtype=np.uint64)
         distances = np.full((count, width), np.inf)
-        counts = np.zeros(count, dtype=np.uint64)
-        proven = np.zeros(count, dtype=np.uint64)
-        exact = np.zeros(count, dtype=np.bool_)
-        for row, (chunks, end) in enumerate(zip(self._found, self._ends, strict=True)):
-            filled = 0
-            for more, far in chunks:
-                filled = _fill(ids[row], distances[row], filled, more, far)
-            proven[row] = counts[row] = filled
-            exact[row] = end is None or end.exact
-            if end is not None and end.guess_ids:
-                counts[row] = _fill(ids[row], distances[row], filled, end.guess_ids, end.guess_distances)
+        if width:
+            filled = np.arange(width) < counts[:, None]
+            ids[filled] = np.concatenate([more for hits in found for more, _ in hits])
+            distances[filled] = np.concatenate([far for hits in found for _, far in hits])
         stats = ManyStats([NO_STATISTICS if end is None else end.statistics for end in self._ends])
         if single:
             return Answer(ids[0], distances[0], counts, proven, exact, stats)
@@ -347,24 +339,17 @@ class Batch:
             ids, distances = padded(ids, self._k, np.iinfo(np.uint64).max), padded(distances, self._k, np.inf)
         return Answer(ids, distances, counts, proven, exact, stats)
 
-    def _hits(self, place: int) -> int:
-        end = self._ends[place]
-        return sum(len(ids) for ids, _ in self._found[place]) + (0 if end is None else len(end.guess_ids))
+
+def _lengths(found: Sequence[Sequence[Hits]]) -> NDArray[np.uint64]:
+    """Return how many hits each query has."""
+    return np.array([sum(len(ids) for ids, _ in hits) for hits in found], dtype=np.uint64)
 
 
-def _fill(
-    ids: NDArray[np.uint64],
-    distances: NDArray[np.float64],
-    first: int,
-    more: Sequence[int] | NDArray[np.uint64],
-    far: Sequence[float] | NDArray[np.float64],
-) -> int:
-    """Write hits into a row from a place on; returns where they end."""
-    last = first + len(more)
-    if last > first:
-        ids[first:last] = more
-        distances[first:last] = far
-    return last
+def _guess(end: search_pb2.QueryEnd | None) -> list[Hits]:
+    """Return the hits of a query that are not proven."""
+    if end is None or not end.guess_ids:
+        return []
+    return [(np.array(end.guess_ids, dtype=np.uint64), np.array(end.guess_distances))]
 
 
 def _hits(ids: NDArray[np.uint64], distances: NDArray[np.float64], kept: Sequence[bytes]) -> list[Hit]:

@@ -19,7 +19,7 @@ from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.reranking import Rerank, check_factor
 from whamming.storage.vectors import as_vectors
 from whamming.v1 import index_pb2, item_pb2, search_pb2
-from whamming.v1.packed import pack
+from whamming.v1.packed import field_head
 from whamming.v1.values import form_number, items_message, kind_number, plan_number, statistics_of, vectors_message
 
 MESSAGE_BYTES: Final = 4 << 20
@@ -28,6 +28,8 @@ MOST_K: Final = 2**31 - 1
 """Of a query, on the wire; a search for more goes on where it stops."""
 SAMPLE_BYTES: Final = 12 << 20
 """Of the sample that an encoder is made from; of a larger one, vectors are chosen at random."""
+_STORED: Final = {"code": "u1", "weights": "<f8", "table": "<f8", "vector": "<f4"}
+"""How the fields of a query are written."""
 
 
 def batches(rows: Rows, vectors: NDArray[Any] | None = None) -> Iterator[item_pb2.ItemBatch]:
@@ -111,33 +113,34 @@ def encoder_messages(
     return settings, b""
 
 
-def vector_messages(
-    vectors: NDArray[Any], weights: NDArray[np.float64] | None, form: Form | None
-) -> list[search_pb2.Query]:
-    """Pack queries by vectors ``[q, dim]``, without ids; weights ``[bits]``, for all of them."""
-    given = () if weights is None else weights.tolist()
-    number = form_number(form)
-    queries = [search_pb2.Query(weights=given, form=number) for _ in vectors]
-    for query, numbers in zip(queries, vectors.astype(np.float32, copy=False), strict=True):
-        pack(query, "vector", numbers)
-    return queries
+class Queries:
+    """Queries of one kind, without ids. Each is packed when it is asked for: while the server is at work on others."""
 
+    def __init__(self, count: int, *, form: Form | None = None, **fields: NDArray[Any] | None) -> None:
+        """Keep the numbers or bytes of ``count`` queries: of each field a row per query, or one for all."""
+        self._count = count
+        self._fields: list[tuple[bytes, bytes, int]] = []
+        for name, numbers in fields.items():
+            if numbers is not None:
+                rows = np.ascontiguousarray(numbers, dtype=_STORED[name])
+                width = rows.nbytes // count if rows.ndim > 1 and count else 0
+                head = field_head(search_pb2.Query.DESCRIPTOR.fields_by_name[name].number, width or rows.nbytes)
+                self._fields.append((head, rows.tobytes(), width))
+        self._form = form_number(form)
 
-def query_messages(
-    codes: NDArray[np.uint8] | None, weights: NDArray[np.float64] | None, tables: NDArray[np.float64] | None
-) -> list[search_pb2.Query]:
-    """Pack queries, without ids: codes ``[q, bytes]``, weights ``[q, bits]`` or None; or tables ``[q, bits, 2]``."""
-    if tables is not None:
-        queries = [search_pb2.Query() for _ in tables]
-        for query, numbers in zip(queries, tables.reshape(len(tables), -1), strict=True):
-            pack(query, "table", numbers)
-        return queries
-    assert codes is not None
-    queries = [search_pb2.Query(code=code.tobytes()) for code in codes]
-    if weights is not None:
-        for query, numbers in zip(queries, weights, strict=True):
-            pack(query, "weights", numbers)
-    return queries
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return self._count
+
+    def __getitem__(self, place: int) -> search_pb2.Query:
+        """Return one query as a message."""
+        pieces: list[bytes] = []
+        for head, data, width in self._fields:
+            pieces += head, data[place * width : (place + 1) * width] if width else data
+        query = search_pb2.Query.FromString(b"".join(pieces))
+        if self._form:
+            query.form = self._form
+        return query
 
 
 class ManyStats(Sequence[Stats]):

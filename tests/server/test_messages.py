@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from whamming.native import Stats
-from whamming.server.messages import chunk_message, encode_chunks
-from whamming.server.queries import NO_STATS, Chunk, End
+from whamming.native import BatchStats, Stats
+from whamming.server.messages import chunk_message, encode_answers, encode_chunks
+from whamming.server.queries import NO_STATS, Answers, Chunk, End
 from whamming.storage import NotFoundError
 from whamming.v1 import search_pb2
 
@@ -44,3 +44,35 @@ def test_chunks_are_written_as_protobuf_would(chunks: list[Chunk]) -> None:
     for one, message in zip(chunks, expected.chunks, strict=True):
         assert list(message.ids) == one.ids.tolist()
         assert list(message.distances) == one.distances.tolist()
+
+
+EXTREMES = np.array([0, 1, 127, 128, 2**14, 2**32 - 1, 2**63, 2**64 - 1], dtype=np.uint64)
+
+
+@pytest.mark.parametrize("k", [1, 7, 15, 16, 256, 2049])
+@pytest.mark.parametrize("q", [0, 1, 40])
+@pytest.mark.parametrize("more", [0, 1])
+def test_answers_are_written_as_protobuf_would(q: int, k: int, more: int) -> None:
+    """Of queries that want as many hits as their rows have, or more."""
+    rng = np.random.default_rng([q, k])
+    stats = BatchStats.room(q)
+    for name in stats.raw.dtype.names or ():
+        wide = stats.raw.dtype[name].itemsize == 8
+        stats.raw[name] = rng.choice(EXTREMES if wide else EXTREMES[:6], q)
+    stats.raw["plan"] = rng.choice([1, 2], q)
+    stats.raw["switched"] = rng.choice([0, 1], q)
+    query_ids = rng.choice(EXTREMES, q).tolist()
+    ids = rng.integers(0, 2**64, (q, k), dtype=np.uint64)
+    distances = np.sort(rng.standard_normal((q, k)), axis=1)
+    counts = rng.choice([0, k // 2, k], q).astype(np.uint64)
+    bounds = rng.choice([0.0, -0.0, 0.1, math.inf, -math.inf], q)
+    for elapsed in (0.0, 1.5):
+        expected = []
+        for row, count in enumerate(counts.tolist()):
+            end = End("complete" if count == k + more else "exhausted", True, stats[row], elapsed)
+            bound = float(bounds[row])
+            expected.append(Chunk(query_ids[row], ids[row, :count], distances[row, :count], (), bound, end))
+        written = encode_answers(Answers(query_ids, k + more, ids, distances, counts, bounds, stats, elapsed))
+        response = search_pb2.SearchResponse(chunks=[chunk_message(chunk) for chunk in expected])
+        assert written == response.SerializeToString()
+        assert search_pb2.SearchResponse.FromString(written) == response

@@ -19,6 +19,7 @@ from whamming.server.queries import (
     CHUNK_BYTES,
     MOST_TOGETHER,
     PAYLOADS_TOGETHER,
+    Answers,
     BatchedQueries,
     Chunk,
     End,
@@ -46,6 +47,12 @@ class Ledger:
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         self.chunks += chunks
+
+    def send_answers(self, answers: Answers) -> None:
+        columns = answers.query_ids, answers.ids, answers.distances, answers.counts, answers.bounds, answers.stats
+        for query_id, ids, distances, count, bound, stats in zip(*columns, strict=True):
+            end = End("complete" if count == answers.wanted else "exhausted", True, stats, answers.elapsed)
+            self.chunks.append(Chunk(query_id, ids[:count], distances[:count], (), float(bound), end))
 
     def has_room(self) -> bool:
         return self.room

@@ -22,7 +22,12 @@ VARINT, EIGHT_BYTES, BYTES = 0, 1, 2
 
 def field_bytes(number: int, data: bytes) -> bytes:
     """Return a field as it is written whose contents have a length: bytes, a message, or packed numbers."""
-    return b"".join((_varint(number << 3 | BYTES), _varint(len(data)), data))
+    return field_head(number, len(data)) + data
+
+
+def field_head(number: int, size: int) -> bytes:
+    """Return what such a field begins with; its contents have so many bytes."""
+    return _varint(number << 3 | BYTES) + _varint(size)
 
 
 def pack(message: Message, field: str, numbers: NDArray[Any]) -> None:
