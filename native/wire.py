@@ -59,33 +59,35 @@ def gather(batch: bytes, starts: NDArray[np.uint64], size: int) -> NDArray[np.ui
 def write_answers(
     query_ids: Sequence[int],
     wanted: int,
+    radius: float,
+    items: int,
     ids: NDArray[np.uint64],
     distances: NDArray[np.float64],
     counts: NDArray[np.uint64],
-    bounds: NDArray[np.float64],
     stats: BatchStats,
     elapsed: float,
 ) -> bytes:
     """Return a SearchResponse that brings all hits of each query, ``ids[q, k]``, and ends it, exact.
 
-    A query with as many hits as ``wanted`` is complete, one with fewer exhausted. ``bounds``: nothing nearer is left of
-    each; ``elapsed``: seconds since they arrived.
+    A query with as many hits as ``wanted`` is complete, one with fewer has exhausted what is within the ``radius`` of
+    all ``items``. ``elapsed``: seconds since they arrived.
     """
     q, k = ids.shape
     numbers = np.array(query_ids, dtype=np.uint64)
-    for rows in (numbers, counts, bounds, stats):
+    for rows in (numbers, distances, counts, stats):
         if len(rows) != q:
             raise InvalidArgumentError(f"{len(rows)} rows for {q} queries; there must be one each")
     message = np.empty(q * (lib.WIRE_ANSWER_BYTES + 16 * k), dtype=np.uint8)
     size = lib.wire_write_answers(
         q,
         k,
-        wanted,
         ffi.from_buffer("uint64_t[]", numbers),
+        wanted,
+        radius,
+        items,
         ffi.from_buffer("uint64_t[]", ids),
         ffi.from_buffer("double[]", distances),
         ffi.from_buffer("uint64_t[]", counts),
-        ffi.from_buffer("double[]", bounds),
         ffi.from_buffer(stats.raw),
         elapsed,
         ffi.from_buffer("uint8_t[]", message),

@@ -33,7 +33,7 @@ PAYLOADS_TOGETHER: Final = 32
 BATCH_K: Final = 256
 """The largest k of queries that are batched."""
 MOST_TOGETHER: Final = 64
-GATHER_SLICES: Final = 5
+GATHER_SLICES: Final = 10
 """Slices of batched queries whose hits are sent together, where nobody else waits for the worker: messages are dear."""
 SWEEP_SECONDS: Final = 1.2e-9
 """What a sweep takes per code and 64 bits, at worst; says which indexes are searched quickly."""
@@ -96,12 +96,15 @@ class Answers(NamedTuple):
 
     query_ids: Sequence[int]
     wanted: int
-    """A query with so many hits is complete, one with fewer exhausted."""
+    """A query with so many hits is complete, one with fewer has exhausted ..."""
+    radius: float
+    """... what is within this distance ..."""
+    items: int
+    """... of so many items."""
     ids: NDArray[np.uint64]
     """``[q, k]``, as the distances are."""
     distances: NDArray[np.float64]
     counts: NDArray[np.uint64]
-    bounds: NDArray[np.float64]
     stats: BatchStats
     elapsed: float
 
@@ -543,16 +546,9 @@ class BatchedQueries:
         assert batch is not None
         assert self._held is not None
         assert options.k is not None
-        counts, distances = batch.counts[rows], batch.distances[rows]
-        bounds = np.full(len(counts), math.inf)
-        if options.radius is not None:
-            bounds[counts < len(self._held.snapshot.view)] = options.radius
-        full = np.flatnonzero(counts == options.k)
-        if len(full):
-            bounds[full] = distances[full, -1]
-        return Answers(
-            self.query_ids[rows], options.k, batch.ids[rows], distances, counts, bounds, batch.stats[rows], elapsed
-        )
+        wanted = options.k, math.inf if options.radius is None else options.radius, len(self._held.snapshot.view)
+        hits = batch.ids[rows], batch.distances[rows], batch.counts[rows]
+        return Answers(self.query_ids[rows], *wanted, *hits, batch.stats[rows], elapsed)
 
     def _finish(self, error: Exception | None) -> None:
         """End what is left: by the reasons it was stopped for, or by an error."""

@@ -24,6 +24,8 @@ from whamming.v1.search_pb2_grpc import SearchServiceStub
 
 PATIENCE = 30.0
 """Seconds after which something that should happen is taken not to happen."""
+SETTLING = 60.0
+"""Seconds until a server must be back to what it used before; gRPC keeps an idle thread of its pool for 20."""
 COMPLAINTS = ("Traceback", "unforeseen", "a job failed", "never retrieved", "never awaited", "was destroyed")
 """What a healthy server does not log."""
 
@@ -117,9 +119,9 @@ class ServerProcess:
             now = self.usage()
             return now.threads <= before.threads and now.files <= before.files and now.rss <= before.rss + rss
 
-        end = time.monotonic() + 20
+        end = time.monotonic() + SETTLING
         while not is_back():
-            assert time.monotonic() < end, f"before: {before}, 20 s afterwards: {self.usage()}"
+            assert time.monotonic() < end, f"before: {before}, {SETTLING} s afterwards: {self.usage()}"
             time.sleep(0.02)
         return self.usage()
 

@@ -2,6 +2,7 @@
  * 4 bytes. A varint is 7 bits a byte, the lowest first, all but the last byte with the highest bit set. */
 #include "wire.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "whamming.h"
@@ -200,21 +201,23 @@ static size_t varint_size(uint64_t value) {
 
 static size_t packed_size(uint64_t count) { return count ? 1 + varint_size(8 * count) + 8 * count : 0; }
 
-size_t wire_write_answers(size_t q, size_t k, uint64_t wanted, const uint64_t *query_ids, const uint64_t *ids,
-                          const double *distances, const uint64_t *counts, const double *bounds, const void *stats,
+size_t wire_write_answers(size_t q, size_t k, const uint64_t *query_ids, uint64_t wanted, double radius, uint64_t items,
+                          const uint64_t *ids, const double *distances, const uint64_t *counts, const void *stats,
                           double elapsed, uint8_t *message) {
     uint8_t *to = message;
     for (size_t i = 0; i < q; i++) {
         uint8_t end[WIRE_ANSWER_BYTES];
         size_t count = counts[i] < k ? counts[i] : k;
+        double bound = count < items ? radius : INFINITY;
+        if (count > 0 && count == wanted) bound = distances[i * k + count - 1];
         size_t end_size = write_end(end, count == wanted, (const struct wh_stats *)stats + i, elapsed);
         size_t size = (query_ids[i] ? 1 + varint_size(query_ids[i]) : 0) + 2 * packed_size(count) +
-                      (bits_of(bounds[i]) ? 9 : 0) + 1 + varint_size(end_size) + end_size;
+                      (bits_of(bound) ? 9 : 0) + 1 + varint_size(end_size) + end_size;
         to = write_length(to, 1, size);
         to = write_number(to, 1, query_ids[i]);
         to = write_ids(to, 2, ids + i * k, count);
         to = write_distances(to, 3, distances + i * k, count);
-        to = write_double(to, 5, bounds[i]);
+        to = write_double(to, 5, bound);
         to = write_bytes(to, 6, end, end_size);
     }
     return (size_t)(to - message);

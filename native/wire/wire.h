@@ -42,14 +42,15 @@ size_t wire_gather(const uint8_t *batch, size_t batch_size, const uint64_t *star
 
 enum wire_limits { WIRE_ANSWER_BYTES = 160 }; /* of an answer at most, and 16 more per hit */
 
-/* Write a SearchResponse of one chunk per query that brings all its hits and ends it, exact: complete where it has
- * `wanted` hits, else exhausted.
- *   ids, distances: q x k;  counts: hits of each row;  bounds: the lower bound of each;
+/* Write a SearchResponse of one chunk per query that brings all its hits and ends it, exact. A query with `wanted` hits is
+ * complete, and its lower bound is the last hit's distance; one with fewer is exhausted: of what is left of the `items`
+ * nothing is nearer than `radius`, and where nothing is left the bound is infinity.
+ *   ids, distances: q x k;  counts: hits of each row;  radius: infinity for none;
  *   stats: q structs wh_stats of the engine;  elapsed: seconds, of each of them;
  *   message: room for q x (WIRE_ANSWER_BYTES + 16 k) bytes.
  * Returns how many bytes were written, the same that protobuf's library would write. */
-size_t wire_write_answers(size_t q, size_t k, uint64_t wanted, const uint64_t *query_ids, const uint64_t *ids,
-                          const double *distances, const uint64_t *counts, const double *bounds, const void *stats,
+size_t wire_write_answers(size_t q, size_t k, const uint64_t *query_ids, uint64_t wanted, double radius, uint64_t items,
+                          const uint64_t *ids, const double *distances, const uint64_t *counts, const void *stats,
                           double elapsed, uint8_t *message);
 
 #endif

@@ -65,14 +65,14 @@ def test_answers_are_written_as_protobuf_would(q: int, k: int, more: int) -> Non
     ids = rng.integers(0, 2**64, (q, k), dtype=np.uint64)
     distances = np.sort(rng.standard_normal((q, k)), axis=1)
     counts = rng.choice([0, k // 2, k], q).astype(np.uint64)
-    bounds = rng.choice([0.0, -0.0, 0.1, math.inf, -math.inf], q)
-    for elapsed in (0.0, 1.5):
+    distances[:, -1] = rng.choice([0.0, -0.0, 5.0, math.inf], q)
+    for elapsed, radius, items in [(0.0, 0.0, k), (1.5, math.inf, k + 1), (0.0, -math.inf, 0), (1e-9, -0.0, 2**64 - 1)]:
         expected = []
         for row, count in enumerate(counts.tolist()):
             end = End("complete" if count == k + more else "exhausted", True, stats[row], elapsed)
-            bound = float(bounds[row])
+            bound = float(distances[row, -1]) if count == k + more else radius if count < items else math.inf
             expected.append(Chunk(query_ids[row], ids[row, :count], distances[row, :count], (), bound, end))
-        written = encode_answers(Answers(query_ids, k + more, ids, distances, counts, bounds, stats, elapsed))
+        written = encode_answers(Answers(query_ids, k + more, radius, items, ids, distances, counts, stats, elapsed))
         response = search_pb2.SearchResponse(chunks=[chunk_message(chunk) for chunk in expected])
         assert written == response.SerializeToString()
         assert search_pb2.SearchResponse.FromString(written) == response

@@ -15,6 +15,7 @@ from tests.native.examples import make_codes
 from tests.native.oracle import Floats, Truth, truth
 from whamming import InvalidArgumentError, StoredIndex
 from whamming.native import Costs
+from whamming.server.messages import encode_answers
 from whamming.server.queries import (
     CHUNK_BYTES,
     MOST_TOGETHER,
@@ -26,10 +27,13 @@ from whamming.server.queries import (
     Held,
     Options,
     Pace,
+    Reason,
     StreamedQuery,
     is_quick,
 )
 from whamming.server.scheduler import Job, Outcome
+from whamming.v1 import search_pb2
+from whamming.v1.values import hits_of
 
 BITS = 24
 N = 400
@@ -49,10 +53,11 @@ class Ledger:
         self.chunks += chunks
 
     def send_answers(self, answers: Answers) -> None:
-        columns = answers.query_ids, answers.ids, answers.distances, answers.counts, answers.bounds, answers.stats
-        for query_id, ids, distances, count, bound, stats in zip(*columns, strict=True):
-            end = End("complete" if count == answers.wanted else "exhausted", True, stats, answers.elapsed)
-            self.chunks.append(Chunk(query_id, ids[:count], distances[:count], (), float(bound), end))
+        for chunk in search_pb2.SearchResponse.FromString(encode_answers(answers)).chunks:
+            place = answers.query_ids.index(chunk.query_id)
+            reason: Reason = "complete" if chunk.end.reason == search_pb2.END_REASON_COMPLETE else "exhausted"
+            end = End(reason, chunk.end.exact, answers.stats[place], answers.elapsed)
+            self.chunks.append(Chunk(chunk.query_id, *hits_of(chunk), (), chunk.lower_bound, end))
 
     def has_room(self) -> bool:
         return self.room
@@ -274,6 +279,35 @@ def test_a_budget_of_candidates_ends_a_query(index: StoredIndex, sink: Ledger, k
 def test_a_budget_of_seconds_ends_a_query(index: StoredIndex, sink: Ledger) -> None:
     finish(streamed(index, sink, Options(seconds=1e-9, chunk_size=1)), 10.0)
     assert sink.reason() == "budget"
+
+
+@pytest.mark.parametrize("radius", [None, 1.0])
+def test_a_batch_finds_nothing_in_an_empty_index(radius: float | None, sink: Ledger) -> None:
+    with whamming.open(":memory:") as database:
+        batch = batched(database.create_index("docs", BITS), sink, 3, radius=radius)
+        while batch.step(0.01) is Outcome.AGAIN:
+            pass
+    assert [sink.reason(query_id) for query_id in range(3)] == ["exhausted"] * 3
+    assert [chunk.lower_bound for chunk in sink.chunks] == [math.inf] * 3
+
+
+def test_answers_that_cannot_be_sent_fail(index: StoredIndex) -> None:
+    """Rather than that their client would wait for them."""
+
+    class Broken(Ledger):
+        def send_answers(self, answers: Answers) -> None:
+            if sum(chunk.end is not None for chunk in self.chunks) >= 2:
+                raise MemoryError
+            super().send_answers(answers)
+
+    sink = Broken()
+    batch = batched(index, sink, 40)
+    while batch.step(1e-9) is Outcome.AGAIN:
+        pass
+    reasons = [sink.reason(query_id) for query_id in range(40)]
+    found = reasons.index("failed")
+    assert 2 <= found < 40
+    assert reasons == ["complete"] * found + ["failed"] * (40 - found)
 
 
 def test_what_fails_is_told(index: StoredIndex, sink: Ledger) -> None:

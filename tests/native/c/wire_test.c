@@ -89,14 +89,14 @@ static void test_writing(void) {
     memset(stats, 0xff, sizeof stats);
     stats[0].plan = 2;
     uint64_t query_ids[] = {UINT64_MAX, 0}, ids[2 * K], counts[] = {UINT64_MAX, 0};
-    double distances[2 * K] = {0}, bounds[] = {-0.0, 0.0};
+    double distances[2 * K] = {-0.0, -0.0, -0.0};
     memset(ids, 0xff, sizeof ids);
     size_t most = 2 * (WIRE_ANSWER_BYTES + 16 * K);
     uint8_t *message = malloc(most);
-    size_t size = wire_write_answers(2, K, K, query_ids, ids, distances, counts, bounds, stats, 1.5, message);
+    size_t size = wire_write_answers(2, K, query_ids, K, -1.0, UINT64_MAX, ids, distances, counts, stats, 1.5, message);
     expect(size <= most, "answers fit");
     expect(message[0] == 0x0a, "a chunk comes first");
-    expect(wire_write_answers(0, K, K, query_ids, ids, distances, counts, bounds, stats, 1.5, message) == 0,
+    expect(wire_write_answers(0, K, query_ids, K, -1.0, UINT64_MAX, ids, distances, counts, stats, 1.5, message) == 0,
            "no answers");
     free(message);
 }
