@@ -84,8 +84,9 @@ def bar(total: int, doing: str, *, shown: bool | None = None) -> Any:
 def export_items(index: ItemsIndex, path: str | Path, *, progress: bool | None = None) -> int:
     """Write all items of an index, as of now, in no particular order; returns how many.
 
-    The suffix chooses the form: ``.npz``, or ``.npy``, which leaves payloads out. An export that fails leaves nothing
-    under that name that it did not find there.
+    The suffix chooses the form: ``.npz``, or ``.npy``, which leaves payloads out. Both leave out the vectors that an
+    index keeps; a backup has everything. An export that fails leaves nothing under that name that it did not find
+    there.
     """
     target = Path(path)
     if target.suffix not in (".npz", ".npy"):

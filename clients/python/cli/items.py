@@ -50,7 +50,8 @@ def add(commands: Commands) -> None:
     summary = "write all items to a file"
     text = """\
 The suffix chooses the form: .npz holds ids, codes and payloads, and is made in memory; .npy holds the codes, with the
-ids beside it in *.ids.npy and without payloads, and may be larger than memory. Import reads both."""
+ids beside it in *.ids.npy and without payloads, and may be larger than memory. Import reads both. Vectors that the
+index keeps are left out: backup has everything."""
     parser = commands("export", export, summary, text=text, example="whamming export docs docs.npz")
     parser.add_argument("name", metavar="NAME", help="an index")
     parser.add_argument("file", metavar="FILE", help="a file to write, .npz or .npy")
