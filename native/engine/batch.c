@@ -27,6 +27,13 @@ static int cancelled(const struct batch *b) {
     return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
 }
 
+/* What has passed since `start` was spent on this query; the next one's time starts now. */
+static void add_time(wh_cursor *cursor, uint64_t *start) {
+    uint64_t now = clock_nanoseconds();
+    cursor->nanoseconds += now - *start;
+    *start = now;
+}
+
 static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
     const wh_index *index = b->parts[part].index;
     size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
@@ -66,11 +73,11 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
 /* Search one part for all queries of the group. */
 static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
     int status = WH_OK;
+    uint64_t start = clock_nanoseconds();
     for (size_t i = 0; i < count && status == WH_OK; i++) {
-        uint64_t start = clock_nanoseconds();
         struct part *p = &cursors[i]->parts[part];
         while (status == WH_OK && p->phase == PHASE_PROBE && !cancelled(b)) status = part_work(p);
-        cursors[i]->nanoseconds += clock_nanoseconds() - start;
+        add_time(cursors[i], &start);
     }
     if (status == WH_OK) status = sweep_together(b, cursors, count, part);
     for (size_t i = 0; i < count; i++) cursor_share_limit(cursors[i]);
@@ -79,10 +86,10 @@ static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t co
 
 static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
     int status = WH_OK;
+    uint64_t start = clock_nanoseconds();
     for (size_t i = 0; i < count && status == WH_OK; i++) {
-        uint64_t start = clock_nanoseconds();
         status = cursor_open(b->parts, b->count, &b->searches[first + i], count > 1, &cursors[i]);
-        if (status == WH_OK) cursors[i]->nanoseconds += clock_nanoseconds() - start;
+        if (status == WH_OK) add_time(cursors[i], &start);
     }
     for (size_t part = 0; part < b->count && status == WH_OK && !cancelled(b); part++)
         status = run_part(b, cursors, count, part);

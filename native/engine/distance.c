@@ -8,9 +8,10 @@ enum { MOST_BYTE_TABLES = 32 }; /* 64 KiB: past that they would no longer stay i
 int distance_init(struct distance *d, uint32_t bits, const uint8_t *optimum, const uint64_t *delta) {
     size_t planes = planes_of(bits), bytes = code_bytes_of(bits);
     *d = (struct distance){.code_bytes = bytes, .planes = planes};
-    d->nibble = wh_malloc(sizeof *d->nibble * planes * 16);
-    if (bytes <= MOST_BYTE_TABLES) d->byte = wh_malloc(sizeof *d->byte * bytes * 256);
-    if (!d->nibble || (bytes <= MOST_BYTE_TABLES && !d->byte)) return WH_MEMORY;
+    size_t byte_tables = bytes <= MOST_BYTE_TABLES ? bytes : 0;
+    d->nibble = wh_malloc(sizeof *d->nibble * (planes * 16 + byte_tables * 256));
+    if (!d->nibble) return WH_MEMORY;
+    if (byte_tables) d->byte = d->nibble + planes * 16;
 
     for (size_t p = 0; p < planes; p++) {
         uint64_t *table = d->nibble + p * 16;
@@ -34,6 +35,5 @@ int distance_init(struct distance *d, uint32_t bits, const uint8_t *optimum, con
 
 void distance_free(struct distance *d) {
     wh_free(d->nibble);
-    wh_free(d->byte);
     *d = (struct distance){0};
 }

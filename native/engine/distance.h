@@ -11,7 +11,7 @@ struct distance {
     size_t code_bytes;
     size_t planes;
     uint64_t *nibble; /* planes x 16 */
-    uint64_t *byte;   /* code_bytes x 256, or NULL for long codes */
+    uint64_t *byte;   /* code_bytes x 256, in the same allocation; NULL for long codes */
 };
 
 /* Tabulate a query. Returns a wh_status (WH_MEMORY); distance_free is safe on a zeroed or failed struct. */

@@ -23,6 +23,12 @@ uint64_t clock_nanoseconds(void) {
 /* The time that has been spent on this part, so that the planner does not count what others were at meanwhile. */
 static uint64_t own_time(const struct part *p) { return p->worked + clock_nanoseconds() - p->entered; }
 
+/* Many a search has found everything before a sweep is even thought of, so it is made ready only then. */
+static int need_sweep(struct part *p) {
+    const struct query *q = p->query;
+    return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, &q->distance, q->optimum, q->delta);
+}
+
 static int start_round(struct part *p, int resumed) {
     size_t capacity = p->round;
     if (capacity > p->query->k - p->handed_out) capacity = (size_t)(p->query->k - p->handed_out);
@@ -39,7 +45,7 @@ static int start_round(struct part *p, int resumed) {
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
         plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
-        return WH_OK;
+        return need_sweep(p);
     }
     probe_free(&p->probe);
     int status = probe_init(&p->probe, p->index, &p->query->distance, p->query->optimum, p->query->delta);
@@ -96,6 +102,7 @@ static int work_probe(struct part *p) {
     case PROBE_FAILED_CORRUPT:
         return WH_CORRUPT;
     case PROBE_CROWDED:
+        if (need_sweep(p) != WH_OK) return WH_MEMORY;
         break;
     case PROBE_PAUSED:
         collect_prove(k, p->probe.bound);
@@ -104,6 +111,7 @@ static int work_probe(struct part *p) {
         p->plan.done += effort;
         if (p->plan.done < p->plan.slice) return WH_OK;
         p->plan.done = 0;
+        if (need_sweep(p) != WH_OK) return WH_MEMORY;
         if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, own_time(p))) return WH_OK;
         break;
     }
@@ -182,8 +190,7 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
         if (p->live == 0) p->bound = UINT64_MAX;
         return WH_OK;
     }
-    int status = sweep_init(&p->sweep, index, &query->distance, query->optimum, query->delta);
-    if (status == WH_OK) status = start_round(p, query->resumed);
+    int status = start_round(p, query->resumed);
     p->worked = own_time(p);
     return status;
 }

@@ -75,9 +75,13 @@ int probe_init(struct probe *p, const wh_index *index, const struct distance *di
     uint32_t m = index->meta.tables;
     *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
-    p->sieve = wh_calloc(1, sizeof *p->sieve);
-    if (!p->tables || !p->sieve) return WH_MEMORY;
-    sieve_init(p->sieve, distance, kernels_for(index->simd)->sieve);
+    if (!p->tables) return WH_MEMORY;
+    sieve_kernel *kernel = kernels_for(index->simd)->sieve;
+    if (sieve_suits(distance->code_bytes, kernel)) {
+        p->sieve = wh_calloc(1, sizeof *p->sieve);
+        if (!p->sieve) return WH_MEMORY;
+        sieve_init(p->sieve, distance, kernel);
+    }
     uint8_t padded[WH_MAX_BITS / 8 + 8] = {0}; /* substring_key reads 8 bytes */
     memcpy(padded, optimum, index->code_bytes);
     for (uint32_t t = 0; t < m; t++) {

@@ -21,9 +21,9 @@ static int64_t units_within(const struct query *q, double x) {
 int query_init(struct query *q, uint32_t bits, const struct wh_search *search) {
     if (search->plan > WH_SWEEP || isnan(search->radius) || (search->resumed && isnan(search->after_distance)))
         return WH_ARGUMENT;
-    q->optimum = wh_malloc(code_bytes_of(bits));
-    q->delta = wh_malloc(sizeof *q->delta * bits);
-    if (!q->optimum || !q->delta) return WH_MEMORY;
+    q->delta = wh_malloc(sizeof *q->delta * bits + code_bytes_of(bits));
+    if (!q->delta) return WH_MEMORY;
+    q->optimum = (uint8_t *)(q->delta + bits);
     memcpy(q->optimum, search->optimum, code_bytes_of(bits));
     memcpy(q->delta, search->delta, sizeof *q->delta * bits);
     q->floor = search->floor;
@@ -45,7 +45,6 @@ int query_init(struct query *q, uint32_t bits, const struct wh_search *search) {
 }
 
 void query_free(struct query *q) {
-    wh_free(q->optimum);
     wh_free(q->delta);
     distance_free(&q->distance);
     *q = (struct query){0};

@@ -7,8 +7,8 @@
 #define NO_RADIUS (UINT64_MAX - 1) /* below the bound that "everything was met" has */
 
 struct query {
-    uint8_t *optimum;
     uint64_t *delta;
+    uint8_t *optimum; /* behind the deltas, in the same allocation */
     int64_t floor;
     int32_t exponent;
     uint32_t plan;   /* enum wh_plan */

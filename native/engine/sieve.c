@@ -8,9 +8,8 @@ enum { LEAST_CODES = 4 };
 void sieve_init(struct sieve *s, const struct distance *distance, sieve_kernel *kernel) {
     size_t bytes = distance->code_bytes;
     s->distance = distance;
-    s->kernel = bytes >= SIEVE_LEAST_BYTES && bytes <= SIEVE_MOST_BYTES ? kernel : NULL;
+    s->kernel = kernel;
     s->limit = UINT64_MAX;
-    if (!s->kernel) return;
     s->columns = (bytes + 7) / 8;
     s->last_column = bytes - 8;
 }
@@ -27,7 +26,7 @@ static void sharpen(struct sieve *s, uint64_t limit) {
 }
 
 int sieve_ready(struct sieve *s, uint64_t limit, size_t count) {
-    if (!s->kernel || limit >= NO_LIMIT || count < LEAST_CODES) return 0;
+    if (!s || limit >= NO_LIMIT || count < LEAST_CODES) return 0;
     if (limit < s->limit - s->limit / 16) sharpen(s, limit);
     return 1;
 }

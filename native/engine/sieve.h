@@ -16,7 +16,7 @@ enum {
 
 struct sieve {
     const struct distance *distance;
-    sieve_kernel *kernel; /* NULL: not for these codes, or not on this machine */
+    sieve_kernel *kernel;
     size_t columns;
     size_t last_column; /* the last column's first byte: it overlaps the one before where 8 does not divide */
     uint64_t limit;     /* that the lut was made for */
@@ -24,9 +24,15 @@ struct sieve {
     uint8_t codes[SIEVE_COLUMNS][SIEVE_CODES * 8]; /* copies, column by column */
 };
 
+/* Are codes of so many bytes sieved, by a kernel that this machine may not have? */
+static inline int sieve_suits(size_t code_bytes, sieve_kernel *kernel) {
+    return kernel && code_bytes >= SIEVE_LEAST_BYTES && code_bytes <= SIEVE_MOST_BYTES;
+}
+
+/* Start for codes that it suits, in zeroed memory. */
 void sieve_init(struct sieve *sieve, const struct distance *distance, sieve_kernel *kernel);
 
-/* Is it worth while for so many codes at this limit? If so, makes the sieve ready for the limit. */
+/* Is it worth while for so many codes at this limit? If so, makes the sieve ready for the limit. No sieve: no. */
 int sieve_ready(struct sieve *sieve, uint64_t limit, size_t count);
 
 /* Copy a code to its place i in the sieve. */

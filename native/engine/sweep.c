@@ -48,11 +48,16 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct distance *di
     s->kernels = *kernels_for(index->simd);
     s->wide = planes >= SWEEP_WIDE_FROM;
     sweep_restart(s);
-    s->order = wh_malloc(sizeof *s->order * planes);
-    s->plane = wh_malloc(sizeof *s->plane * planes);
-    s->lut = wh_calloc((planes + 3) / 4 * 4, 16);
-    s->outlook = wh_malloc(sizeof *s->outlook * planes);
-    if (!s->order || !s->plane || !s->lut || !s->outlook) return WH_MEMORY;
+    size_t padded = (planes + 3) / 4 * 4; /* the wide kernel looks 4 planes up at a time */
+    s->allocated = wh_malloc(padded * (sizeof *s->outlook + 16 + sizeof *s->plane + sizeof *s->order) +
+                             SWEEP_SURVIVORS * sizeof *s->survivors);
+    if (!s->allocated) return WH_MEMORY;
+    s->outlook = s->allocated;
+    s->lut = (uint8_t *)(s->outlook + padded);
+    s->plane = (uint32_t *)(s->lut + 16 * padded);
+    s->order = s->plane + padded;
+    s->survivors = s->order + padded;
+    memset(s->lut, 0, 16 * padded);
     order_planes(s, optimum, delta);
     /* The wide sums' step: the plane cost at nine tenths of the planes spans a look-up; dearer planes are cut off
      * there, which keeps the sum a lower bound. */
@@ -72,13 +77,8 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct distance *di
 }
 
 void sweep_free(struct sweep *s) {
-    wh_free(s->order);
-    wh_free(s->plane);
-    wh_free(s->lut);
-    wh_free(s->outlook);
-    s->outlook = NULL;
-    s->order = s->plane = NULL;
-    s->lut = NULL;
+    wh_free(s->allocated);
+    s->allocated = NULL;
 }
 
 /* Scale the costs so that the limit becomes the largest sum that is not out. */

@@ -33,6 +33,7 @@ struct sweep {
     const struct distance *distance;
     struct kernels kernels;
     int wide;
+    void *allocated; /* all that is pointed to below; NULL: not made ready yet */
     uint32_t *order;
     uint32_t *plane; /* plane numbers in visiting order */
     uint8_t *lut;
@@ -45,7 +46,7 @@ struct sweep {
     uint16_t wide_limit;
     size_t next; /* block */
     uint64_t blocks, planes_read, candidates, verified;
-    uint32_t survivors[SWEEP_SURVIVORS];
+    uint32_t *survivors; /* SWEEP_SURVIVORS */
 };
 
 /* Make ready for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
