@@ -79,12 +79,6 @@ class Costs:
         self.deltas = np.zeros((count, bits), dtype=np.uint64)
         self.floors = np.zeros(count, dtype=np.int64)
         self.exponents = np.zeros(count, dtype=np.int32)
-        if not np.isfinite(tables).all():
-            query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(tables))[0])
-            raise InvalidArgumentError(
-                f"the cost of bit {bit} = {value} of query {query} is {tables[query, bit, value]}; "
-                "costs must be finite numbers"
-            )
         failed = ffi.new("size_t *")
         status = lib.wh_costs_round_all(
             ffi.from_buffer("double[]", tables),
@@ -96,6 +90,12 @@ class Costs:
             ffi.from_buffer("int32_t[]", self.exponents),
             failed,
         )
+        if status == lib.WH_NOT_FINITE:
+            query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(tables))[0])
+            raise InvalidArgumentError(
+                f"the cost of bit {bit} = {value} of query {query} is {tables[query, bit, value]}; "
+                "costs must be finite numbers"
+            )
         check(status, f"rounding the costs of query {failed[0]}")
 
     @classmethod

@@ -7,6 +7,7 @@ token, is read from a message of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -33,12 +34,13 @@ class GivenQueries:
         count = len(batch.queries)
         self._data = batch.SerializeToString()
         try:
-            self._found = wire.find_queries(self._data, count)
+            found = wire.find_queries(self._data, count)
         except InvalidArgumentError:  # unknown fields may be groups, which protobuf has but for old times' sake
             batch.DiscardUnknownFields()
             self._data = batch.SerializeToString()
-            self._found = wire.find_queries(self._data, count)
-        self.ids: list[int] = self._found[:, wire.ID].tolist()
+            found = wire.find_queries(self._data, count)
+        self._rows: list[list[int]] = found.tolist()
+        self.ids: list[int] = [row[wire.ID] for row in self._rows]
         """What their client calls them."""
 
     def __len__(self) -> int:
@@ -47,32 +49,30 @@ class GivenQueries:
 
     def message(self, place: int) -> search_pb2.Query:
         """Return one query as a message."""
-        start, size = self._found[place, wire.START : wire.SIZE + 1].tolist()
+        start, size = self._rows[place][wire.START : wire.SIZE + 1]
         return search_pb2.Query.FromString(self._data[start : start + size])
 
     def alike(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield places that follow each other whose queries have one shape: they can be read together."""
-        shapes = self._found[places, wire.SHAPE]
-        first = 0
-        for last in (*(np.flatnonzero((shapes[1:] != shapes[:-1]).any(axis=1)) + 1).tolist(), len(places)):
-            if last > first:
-                yield places[first:last]
-            first = last
+        for _, same in groupby(places, key=lambda place: self._rows[place][wire.SHAPE]):
+            yield list(same)
 
     def has_own(self, place: int) -> bool:
         """Tell whether a query has options or a resume token of its own."""
-        return bool(self._found[place, wire.OWN])
+        return bool(self._rows[place][wire.OWN])
 
     def has(self, place: int, field: Field) -> bool:
         """Tell whether a query gives a field."""
-        return bool(self._found[place, wire.SIZES[field]])
+        return bool(self._rows[place][wire.SIZES[field]])
 
     def form(self, place: int) -> int:
         """Return the number of the form of costs that a query asks for."""
-        return int(self._found[place, wire.FORM].astype(np.int64))
+        form = self._rows[place][wire.FORM]
+        return form - 2**64 if form >= 2**63 else form  # an enum's negative numbers are sign-extended
 
     def read(self, places: Sequence[int], field: Field) -> NDArray[Any]:
         """Return the bytes or numbers of a field, ``[count, width]``, of queries of one shape."""
-        size = int(self._found[places[0], wire.SIZES[field]])
-        starts = self._found[places, wire.STARTS[field]]
+        size = self._rows[places[0]][wire.SIZES[field]]
+        column = wire.STARTS[field]
+        starts = np.array([self._rows[place][column] for place in places], dtype=np.uint64)
         return wire.gather(self._data, starts, size).view(_STORED[field])

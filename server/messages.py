@@ -126,7 +126,8 @@ def ranking_of(given: GivenQueries, place: int, options: Options, index: StoredI
 
 def costs_of(given: GivenQueries, places: Sequence[int], settings: IndexSettings, encoder: Encoder | None) -> Costs:
     """Return the costs of queries of one shape, as a batch."""
-    has_code, has_weights, has_table, has_vector = (given.has(places[0], field) for field in get_args(Field))
+    has_code, has_weights = given.has(places[0], "code"), given.has(places[0], "weights")
+    has_table, has_vector = given.has(places[0], "table"), given.has(places[0], "vector")
     form, bits = given.form(places[0]), settings.bits
     if has_vector:
         if has_code or has_table:
