@@ -7,7 +7,9 @@
 
 #include <math.h>
 
-enum { PREFETCH_MOST = 16 };
+/* Planes of a block ahead to prefetch: as many as blocks take on average and a few more, for some take more. The wide
+ * kernel prefetches the others of a block as it goes, and is slowed down by more than this at once. */
+enum { PREFETCH_MORE = 2, PREFETCH_MOST = 32, PREFETCH_MOST_WIDE = 16 };
 
 static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
     const wh_index *index = s->index;
@@ -122,13 +124,14 @@ static int verify(struct sweep *s, struct collector *c, size_t count) {
 }
 
 static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached, size_t *survivors) {
-    size_t prefetch = cached ? 0 : s->blocks ? (size_t)(s->planes_read / s->blocks) : 4;
+    size_t prefetch = cached ? 0 : s->blocks ? (size_t)(s->planes_read / s->blocks) + PREFETCH_MORE : 4;
+    size_t most = s->wide ? PREFETCH_MOST_WIDE : PREFETCH_MOST;
     struct sweep_job job = {.blocks = s->index->blocks,
                             .planes = s->index->planes,
                             .order = s->order,
                             .lut = s->lut,
                             .check_from = s->check_from,
-                            .prefetch = prefetch < PREFETCH_MOST ? prefetch : PREFETCH_MOST,
+                            .prefetch = prefetch < most ? prefetch : most,
                             .limit = s->wide_limit,
                             .first = first,
                             .last = last,

@@ -15,6 +15,8 @@
  */
 #include "sweep.h"
 
+enum { AHEAD = 3 }; /* blocks: what is prefetched is there when it is wanted */
+
 /* Rows of one block's survivors: bit j of in[0] is lane j, of in[1] lane 64 + j. */
 static inline size_t KERNEL(leave)(uint32_t *out, size_t block, const uint64_t in[2]) {
     size_t count = 0;
@@ -45,8 +47,8 @@ static TARGET size_t KERNEL(narrow)(struct sweep_job *job) {
     size_t block = job->first, count = 0;
     for (; block < last && count + WH_BLOCK_CODES <= SWEEP_SURVIVORS; block++) {
         const uint8_t *bytes = job->blocks + block * block_bytes;
-        if (block + 2 < last)
-            for (size_t p = 0; p < prefetch; p++) __builtin_prefetch(bytes + 2 * block_bytes + order[p]);
+        if (block + AHEAD < last)
+            for (size_t p = 0; p < prefetch; p++) __builtin_prefetch(bytes + AHEAD * block_bytes + order[p]);
         V low[VECTORS], high[VECTORS];
         for (int v = 0; v < VECTORS; v++) low[v] = high[v] = v_zero();
         uint64_t in[2] = {~UINT64_C(0), ~UINT64_C(0)};
