@@ -97,7 +97,7 @@ def test_fields_that_nobody_knows_do_no_harm(unknown: bytes, inside: bool) -> No
         query.MergeFromString(unknown)
     batch = search_pb2.QueryBatch(index="docs", queries=[query, query])
     if not inside:
-        batch.MergeFromString(UNKNOWN["a group"])
+        batch.MergeFromString(unknown)
     given = GivenQueries(batch)
     assert given.ids == [300, 300]
     assert given.read([0, 1], "table").tolist() == [list(np.arange(16.0))] * 2

@@ -1,4 +1,4 @@
-"""Databases: opening, naming, reading beside a writer, backing up, and what is refused."""
+"""Databases: opening, naming, reading beside a writer, closing, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 
 import whamming
-from tests.native.examples import make_codes
-from tests.native.oracle import Codes
 from tests.storage.conftest import STORES, Place
+from tests.storage.filled import BITS, codes, fill
 from tests.storage.model import Model, check_items
-from whamming import Database, InvalidArgumentError, StorageError, WhammingError
+from whamming import InvalidArgumentError, StorageError, WhammingError
 from whamming.storage import (
     AlreadyExistsError,
     ClosedError,
-    CorruptStoreError,
     FormatError,
     IndexSettings,
     NotFoundError,
@@ -32,28 +30,6 @@ from whamming.storage import (
     WriterBusyError,
 )
 from whamming.storage.records import MANIFEST_KEY, pack_manifest, unpack_manifest
-
-BITS = 13
-
-
-def codes(n: int, seed: int = 0) -> Codes:
-    return make_codes("uniform", n, BITS, np.random.default_rng(seed))
-
-
-def fill(database: Database, name: str = "docs", n: int = 50) -> Model:
-    """Make an index with a segment, dead items and recent writes."""
-    index = database.create_index(name, BITS)
-    model = Model(index.settings)
-    payloads: list[bytes | None] = [b"%d" % i for i in range(n)]
-    index.upsert(range(n), codes(n), payloads)
-    model.upsert(range(n), codes(n), payloads)
-    index.seal()
-    index.delete([1, 2, 3])
-    model.delete([1, 2, 3])
-    index.upsert([n, n + 1], codes(2, 1))
-    model.upsert([n, n + 1], codes(2, 1))
-    return model
-
 
 # -- indexes by name -------------------------------------------------------------------------------------------------
 
@@ -584,175 +560,6 @@ def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest
     monkeypatch.setattr("whamming.storage.faults.hook", None)
     with disk.open() as database:
         assert sorted(len(database.index(name)) for name in ("a", "b", "c")) == [0, 1, 1]
-
-
-# -- backups ---------------------------------------------------------------------------------------------------------
-
-
-def reopened(place: Place, name: str, **options: Any) -> Database:
-    """A backup: of a database in memory, it is one of LMDB."""
-    return whamming.open(place.directory / name, store=place.store if place.persistent else "lmdb", **options)
-
-
-def test_a_backup_is_a_database(place: Place) -> None:
-    with place.open() as database:
-        models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
-        database.create_index("empty", 64, bit_order="big", durability="async")
-        database.backup(place.directory / "new" / "backup")
-        with pytest.raises(AlreadyExistsError, match="backup exists; give a path that does not"):
-            database.backup(place.directory / "new" / "backup")
-        assert [path.name for path in (place.directory / "new").iterdir()] == ["backup"]
-        database.index("a").delete(range(100))
-    with reopened(place, "new/backup") as copy:
-        assert copy.list_indexes() == ["a", "b", "empty"]
-        assert copy.index("empty").settings == IndexSettings(64, "big", durability="async")
-        for name, model in models.items():
-            assert copy.index(name).settings == model.settings
-            check_items(copy.index(name).snapshot(), model)
-        assert all(report.ok for report in copy.verify().values())
-        copy.index("a").upsert([1], codes(1))
-
-
-def test_a_backup_while_writing_is_the_state_of_a_moment(place: Place, small: None) -> None:
-    with place.open() as database:
-        index = database.create_index("docs", BITS)
-        count, stop = 0, threading.Event()
-
-        def write() -> None:
-            nonlocal count
-            while not stop.is_set() and count < 2000:  # in memory, checking takes longer than writing
-                index.upsert([count], codes(1, count), [b"%d" % count])
-                count += 1
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            bounds = []
-            for number in range(4):
-                least = count
-                database.backup(place.directory / f"backup{number}")
-                bounds.append((least, count + 1))
-        finally:
-            stop.set()
-            writer.join()
-        assert len(index) == count
-    for number, (least, most) in enumerate(bounds):
-        with reopened(place, f"backup{number}", mode="r") as copy:
-            snapshot = copy.index("docs").snapshot()
-            assert least <= len(snapshot) <= most
-            model = Model(snapshot.settings)
-            for i in range(len(snapshot)):
-                model.upsert([i], codes(1, i), [b"%d" % i])
-            check_items(snapshot, model)
-
-
-def test_a_backup_into_its_own_database_is_refused(lasting: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    with lasting.open() as database:
-        fill(database)
-        own = lasting.directory / "db"
-        before = sorted(path.name for path in own.iterdir())
-        (lasting.directory / "link").symlink_to(own)
-        monkeypatch.chdir(own)
-        inside = (own, own / "copy", own / "docs" / "copy", lasting.directory / "link" / "a" / "b", Path("copy"))
-        for path in inside:
-            with pytest.raises(InvalidArgumentError, match=r"is inside of the database at .*; give a path outside"):
-                database.backup(path)
-        assert sorted(path.name for path in own.iterdir()) == before
-        database.backup(lasting.directory / "db2")
-    with lasting.open("db2", mode="r") as database:
-        assert len(database.index("docs")) == 49
-    shares: list[float] = []
-    with pytest.raises(InvalidArgumentError, match="is inside of the database"):
-        whamming.restore(own, own / "restored", shares.append)
-    assert shares == [], "before all of it is read"
-
-
-def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
-    with disk.open() as database:
-        fill(database, "a")
-        fill(database, "b")
-    (disk.directory / "db" / "b" / "data.mdb").unlink()
-    with disk.open(mode="r") as database, pytest.raises(FormatError):
-        database.backup(disk.directory / "backups" / "one")
-    assert list((disk.directory / "backups").iterdir()) == []
-
-
-def test_a_backup_is_restored_to_a_new_place(disk: Place) -> None:
-    with disk.open() as database:
-        models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
-        database.backup(disk.directory / "backup")
-    shares: list[float] = []
-    whamming.restore(disk.directory / "backup", disk.directory / "restored", shares.append)
-    assert shares == sorted(shares)
-    assert shares[-1] <= 1.0
-    with disk.open("restored") as database:
-        assert database.list_indexes() == ["a", "b"]
-        for name, model in models.items():
-            check_items(database.index(name).snapshot(), model)
-    with pytest.raises(AlreadyExistsError, match="restored exists"):
-        whamming.restore(disk.directory / "backup", disk.directory / "restored")
-    with pytest.raises(NotFoundError, match=r"there is no database at .*nowhere"):
-        whamming.restore(disk.directory / "nowhere", disk.directory / "again")
-    with pytest.raises(FormatError):
-        whamming.restore(disk.directory, disk.directory / "again")
-
-
-def test_a_backup_holds_nothing_of_what_was_deleted(lasting: Place) -> None:
-    with lasting.open() as database:
-        index = database.create_index("docs", BITS)
-        for first in range(0, 500, 100):
-            index.upsert(range(first, first + 100), codes(100), [b"a secret"] * 100)
-        index.seal()
-        index.upsert(range(500, 1000), codes(500), [b"no matter"] * 500)
-        index.delete(range(500))
-        index.compact()
-        database.backup(lasting.directory / "backup")
-    bytes_of_backup = b"".join(path.read_bytes() for path in (lasting.directory / "backup" / "docs").iterdir())
-    assert b"no matter" in bytes_of_backup
-    assert b"a secret" not in bytes_of_backup
-
-
-def test_a_file_holds_nothing_of_another_index(lasting: Place) -> None:
-    """Nor anything else that was in memory: the ends of pages that are not full are written as well."""
-    with lasting.open() as database:
-        ours, theirs = database.create_index("ours", 64), database.create_index("theirs", 64)
-        items = make_codes("uniform", 500, 64, np.random.default_rng(0))
-        for _ in range(5):
-            theirs.upsert(range(500), items, [b"payload, a secret!"] * 500)
-            theirs.seal()
-            ours.upsert(range(500), items, [b"payload, no matter"] * 500)
-            ours.seal()
-    bytes_of_ours = b"".join(path.read_bytes() for path in (lasting.directory / "db" / "ours").iterdir())
-    assert b"no matter" in bytes_of_ours
-    assert b"a secret" not in bytes_of_ours
-
-
-def test_a_damaged_backup_is_not_restored(disk: Place) -> None:
-    with disk.open() as database:
-        fill(database, "good")
-        index = database.create_index("bad", 64)
-        items = make_codes("uniform", 500, 64, np.random.default_rng(0))
-        index.upsert(range(500), items, [b"payload of an item"] * 500)
-        index.seal()
-        database.backup(disk.directory / "backup")
-    file = disk.directory / "backup" / "bad" / "data.mdb"
-    raw = bytearray(file.read_bytes())
-    raw[raw.index(b"payload of an item")] ^= 1
-    file.write_bytes(raw)
-    with pytest.raises(StorageError, match=r"index 'bad' of .*backup is damaged: .*; nothing was restored"):
-        whamming.restore(disk.directory / "backup", disk.directory / "restored")
-    assert not (disk.directory / "restored").exists()
-    with disk.open("backup", mode="r") as database:
-        reports = database.verify()
-        assert (reports["good"].ok, reports["bad"].ok) == (True, False)
-        assert "payload_data" in reports["bad"].problems[0]
-    file.write_bytes(raw[: len(raw) // 2])
-    with disk.open("backup", mode="r") as database:
-        with pytest.raises(CorruptStoreError, match="restore a backup"):
-            database.index("bad")
-        assert not database.verify()["bad"].ok
-    with pytest.raises(StorageError, match=r"'bad'.*nothing was restored"):
-        whamming.restore(disk.directory / "backup", disk.directory / "restored")
 
 
 # -- many snapshots --------------------------------------------------------------------------------------------------
