@@ -195,6 +195,9 @@ def test_client_refuses_what_the_encoder_would(there: RemoteDatabase, name: str)
             docs.upsert([1, 2], vectors=vectors)
         with pytest.raises(InvalidArgumentError, match=said):
             docs.search_batch(vectors=vectors)
+    for weights in (np.ones(DIM - 1), np.ones((2, DIM)), np.float64(1)):
+        with pytest.raises(InvalidArgumentError, match=rf"weights have shape .*; give one per bit, \[{DIM}\]"):
+            docs.search_batch(vectors=made(8, 2), costs="symmetric", weights=weights)
     with pytest.raises(InvalidArgumentError, match="keeps no vectors"):
         docs.search(vector=made(8, 1)[0], k=3, rerank=2)
     with pytest.raises(InvalidArgumentError, match="both codes and vectors"):
