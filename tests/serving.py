@@ -26,6 +26,8 @@ PATIENCE = 30.0
 """Seconds after which something that should happen is taken not to happen."""
 SETTLING = 60.0
 """Seconds until a server must be back to what it used before; gRPC keeps an idle thread of its pool for 20."""
+POOL = 16
+"""Threads that gRPC's own pool may have, however many clients there are."""
 COMPLAINTS = ("Traceback", "unforeseen", "a job failed", "never retrieved", "never awaited", "was destroyed")
 """What a healthy server does not log."""
 
@@ -106,7 +108,13 @@ class ServerProcess:
         proc = Path(f"/proc/{self.process.pid}")
         fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         files = len(list((proc / "fd").iterdir()))
-        return Usage(int(fields["VmRSS"].split()[0]) << 10, int(fields["Threads"]), files)
+        names = []
+        for task in (proc / "task").iterdir():
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
+                names.append((task / "comm").read_text())
+        threads = sum(not name.startswith("event_engine") for name in names)  # gRPC's pool is as large as it likes
+        assert len(names) - threads <= POOL
+        return Usage(int(fields["VmRSS"].split()[0]) << 10, threads, files)
 
     def cpu_seconds(self) -> float:
         """The time that all its threads have run."""
