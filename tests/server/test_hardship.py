@@ -137,10 +137,11 @@ def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Col
 
 def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
     query = docs.question().query
+    held = Options(credit=N // 2)  # such a query cannot end by itself; one without may be done before it is cancelled
     with Conversation(docs.stubs.search) as talk:
         for query_id in range(2000):
             query.id = query_id
-            talk.ask(docs.name, [query])
+            talk.ask(docs.name, [query], held if query_id % 4 < 2 else None)
             if query_id % 2:  # in the midst of its hits, or before the first one
                 account = talk.accounts[query_id]
                 talk.until(lambda account=account: account.ids or account.end)
@@ -148,8 +149,8 @@ def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection,
             if query_id % 50 == 49:
                 talk.until_ended(*range(query_id - 49, query_id + 1))
         accounts = talk.finish()
-        assert {reason_of(account) for account in accounts.values()} <= {CANCELLED, EXHAUSTED}
-        assert sum(reason_of(account) == CANCELLED for account in accounts.values()) > 1900
+        for query_id, account in accounts.items():
+            assert reason_of(account) in ({CANCELLED} if query_id % 4 < 2 else {CANCELLED, EXHAUSTED})
     server.settled(before, SPARE)
     check_idle(server)
     check_served(docs)
