@@ -343,15 +343,17 @@ def cancelling(bench: Bench) -> None:
     name = "sift-itq128"
     tables = load(name).costs
     with bench.serve(name) as server:
-        figures = run(_cancelling(server, tables, bench.scale.cancels))
+        figures = run(_cancelling(server, tables, bench.scale.cancels, max(2, bench.scale.rounds // 2)))
     bench.figures["cancelling"] = figures
-    for what, times in figures.items():
-        p50, p99, most = (float(x) for x in np.percentile(times, [50, 99, 100]))
-        result = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {most:.2f} ms of {len(times)}"
+    for what, rounds in figures.items():
+        worst = np.percentile(rounds, 99, axis=1)
+        p50, p99, most = float(np.median(rounds)), float(np.median(worst)), float(np.max(rounds))
+        each = " ".join(f"{x:.2f}" for x in worst)
+        result = f"p50 {p50:.2f} ms, p99 of {len(rounds[0])} {p99:.2f} ms (median of {each}), max {most:.2f} ms"
         bench.add("cancelling", what, result, "p99 <= 10 ms", p99 <= 10)
 
 
-async def _cancelling(server: Service, tables: Floats, count: int) -> dict[str, list[float]]:
+async def _cancelling(server: Service, tables: Floats, count: int, rounds: int) -> dict[str, list[list[float]]]:
     rng = np.random.default_rng(0)
 
     async def work_a_while(stream: Stream, query_id: int) -> asyncio.Task[float]:
@@ -369,33 +371,39 @@ async def _cancelling(server: Service, tables: Floats, count: int) -> dict[str, 
         await asyncio.sleep(0.002 + 0.03 * rng.random())
         return ending
 
-    on_stream, calls = [], []
-    async with Stream(server.address) as stream:
-        before = server.threads()
-        await stream.ask(request_of(tables[:200], plan=search_pb2.PLAN_SWEEP))
-        clock = server.busiest(before)  # of the thread that searches
-        for turn in range(count):
-            ending = await work_a_while(stream, turn)
-            start = time.perf_counter()
-            await stream.send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[turn])))
-            on_stream.append((await ending - start) * 1e3)
-    for turn in range(count):
+    async def query(turn: int) -> float:
+        ending = await work_a_while(shared, turn)
+        start = time.perf_counter()
+        await shared.send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[turn])))
+        return await ending - start
+
+    async def call(turn: int) -> float:
         async with Stream(server.address) as stream:
             ending = await work_a_while(stream, turn)
             start = last = time.perf_counter()
             stream.call.cancel()
             used = clock.read_text()
             while time.perf_counter() - last < 0.02:  # it has not run for so long: it has stopped
-                await asyncio.sleep(0.0002)
+                await asyncio.sleep(0.001)  # less would not be slept: the cancel would wait for this loop to pause
                 now_used, now = clock.read_text(), time.perf_counter()
                 if now_used != used:
                     used, last = now_used, now
-            calls.append((last - start) * 1e3)
             await asyncio.wait([ending])
-    return {
-        "a query on its stream, until its last chunk is here": on_stream,
-        "a call, until the thread that searches has stopped": calls,
-    }
+            return last - start
+
+    async with Stream(server.address) as shared:
+        before = server.threads()
+        await shared.ask(request_of(tables[:200], plan=search_pb2.PLAN_SWEEP))
+        clock = server.busiest(before)  # of the thread that searches
+        ways = {
+            "a query on its stream, until its last chunk is here": query,
+            "a call, until the thread that searches has stopped": call,
+        }
+        times: dict[str, list[list[float]]] = {what: [] for what in ways}
+        for _ in range(rounds):
+            for what, cancel in ways.items():
+                times[what].append([await cancel(turn) * 1e3 for turn in range(count)])
+    return times
 
 
 def stalled(bench: Bench) -> None:
