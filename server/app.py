@@ -19,6 +19,7 @@ from whamming.server.forwarding import Forwarding
 from whamming.server.methods import handler
 from whamming.server.scheduler import Scheduler
 from whamming.server.services import Admission, IndexService, ItemService, SearchService, Storage
+from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, StorageError, open_database
 from whamming.storage.database import Mode
 from whamming.v1 import index_pb2, item_pb2, search_pb2
@@ -98,6 +99,7 @@ class Server:
     async def start(self) -> None:
         """Open the database and serve."""
         config = self.config
+        certificates = Certificates(config) if config.tls_cert else None
         if self._given is not None:
             self._database = self._given
         else:
@@ -120,7 +122,10 @@ class Server:
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
         host, _, _ = config.listen.rpartition(":")
         try:
-            port = self._grpc.add_insecure_port(config.listen)
+            if certificates is not None:
+                port = self._grpc.add_secure_port(config.listen, certificates.credentials())
+            else:
+                port = self._grpc.add_insecure_port(config.listen)
         except RuntimeError as error:
             await self._release()
             raise StorageError(f"{config.listen} cannot be listened on: {error}; choose another --listen") from error
@@ -132,6 +137,8 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._housekeeping = asyncio.create_task(self._keep_house())
         log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
+        if is_open(config.listen) and not config.tls_client_ca:
+            log.warning("anybody who can reach %s can read and change the data; see --tls-client-ca", self.address)
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more calls, let those under way finish for a while, hand the rest resume tokens, and close."""

@@ -27,6 +27,9 @@ class Config:
 
     listen: str = _option("127.0.0.1:7777", "address to serve, HOST:PORT; port 0 takes a free one")
     data: str = _option("whamming-data", "directory of the database, made if it is missing; ':memory:' keeps nothing")
+    tls_cert: str = _option("", "PEM file of the certificate that clients are shown: connections are encrypted")
+    tls_key: str = _option("", "PEM file of its private key")
+    tls_client_ca: str = _option("", "PEM file of an authority: only clients with a certificate from it are served")
     workers: int = _option(1, "server processes that share the database and the port; one of them writes", 1, 64)
     threads: int = _option(0, "threads that search in each process; 0: one per core", 0, 256)
     slice_ms: float = _option(1.0, "milliseconds of work on one query before another has its turn", 0.05, 1000.0)
@@ -54,6 +57,11 @@ class Config:
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
             raise InvalidArgumentError(f"listen = {self.listen!r}; it must be HOST:PORT, as in 127.0.0.1:7777")
+        if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_client_ca and not self.tls_cert):
+            given = ", ".join(
+                f"{name} = {value!r}" for name, value in vars(self).items() if name[:4] == "tls_" and value
+            )
+            raise InvalidArgumentError(f"{given}; a certificate and its key go together: give tls_cert and tls_key")
 
 
 @dataclass(frozen=True)

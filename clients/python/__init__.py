@@ -37,6 +37,7 @@ from whamming.storage import open_database as open  # noqa: A004 - the verb that
 if TYPE_CHECKING:
     from whamming import aio
     from whamming.remote import RemoteDatabase, RemoteIndex, RemoteSearch, connect
+    from whamming.tls import Tls
 
 __version__ = version("whamming")
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "ServiceError",
     "StorageError",
     "StoredIndex",
+    "Tls",
     "UnavailableError",
     "WhammingError",
     "__version__",
@@ -71,4 +73,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("whamming.aio")
     if name in ("RemoteDatabase", "RemoteIndex", "RemoteSearch", "connect"):
         return getattr(importlib.import_module("whamming.remote"), name)
+    if name == "Tls":
+        return importlib.import_module("whamming.tls").Tls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

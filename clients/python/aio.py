@@ -37,6 +37,7 @@ from whamming.storage.reranking import Rerank, read_queries
 from whamming.storage.rows import as_ids
 from whamming.storage.settings import KeptVectors, Metric, check_choice
 from whamming.storage.vectors import as_vectors, blocks
+from whamming.tls import Tls
 from whamming.v1 import index_pb2, item_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
@@ -77,23 +78,32 @@ OPTIONS: Final = [
 """What gRPC is told."""
 
 
-async def connect(address: str, *, timeout: float = 10.0, retry_seconds: float = RETRY_SECONDS) -> Database:
+async def connect(
+    address: str, *, tls: Tls | bool = False, timeout: float = 10.0, retry_seconds: float = RETRY_SECONDS
+) -> Database:
     """Connect to a server.
 
     Parameters
     ----------
     address : HOST:PORT, as ``whamming serve`` prints it.
+    tls : how to connect to a server with a certificate; True trusts the usual authorities.
     timeout : seconds to wait for the server before :class:`UnavailableError` is raised.
     retry_seconds : for how long calls that may be repeated are tried again while the server is away; 0: not at all.
     """
-    channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+    if tls:
+        credentials = (tls if isinstance(tls, Tls) else Tls()).credentials()
+        channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+    else:
+        channel = grpc.aio.insecure_channel(address, options=OPTIONS)
     try:
         await asyncio.wait_for(channel.channel_ready(), timeout)
     except TimeoutError:
         await channel.close()
-        raise UnavailableError(
-            f"no server answers at {address} within {timeout} s; start one with: whamming serve --listen {address}"
-        ) from None
+        how, remedy = "", f"start one with: whamming serve --listen {address}; if it has a certificate, connect by TLS"
+        if tls:
+            how = " by TLS"
+            remedy = "it needs a certificate for that name from an authority that you trust, and may ask you for yours"
+        raise UnavailableError(f"no server answers at {address}{how} within {timeout} s; {remedy}") from None
     return Database(channel, address, retry_seconds)
 
 

@@ -23,14 +23,18 @@ from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, S
 from whamming.storage.encoders import Encoder, Form, Kind
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import KeptVectors, Metric
+from whamming.tls import Tls
 
 T = TypeVar("T")
 
 
-def connect(address: str, *, timeout: float = 10.0, retry_seconds: float = aio.RETRY_SECONDS) -> RemoteDatabase:
+def connect(
+    address: str, *, tls: Tls | bool = False, timeout: float = 10.0, retry_seconds: float = aio.RETRY_SECONDS
+) -> RemoteDatabase:
     """Connect to a server; see :func:`whamming.aio.connect`."""
     portal = shared_portal()
-    return RemoteDatabase(portal, portal.run(aio.connect(address, timeout=timeout, retry_seconds=retry_seconds)))
+    call = aio.connect(address, tls=tls, timeout=timeout, retry_seconds=retry_seconds)
+    return RemoteDatabase(portal, portal.run(call))
 
 
 class Portal:

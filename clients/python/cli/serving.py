@@ -24,6 +24,7 @@ had time to finish."""
 
 EXAMPLE = """\
 whamming serve --data my-data --listen 127.0.0.1:7777
+whamming serve --listen 0.0.0.0:7777 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
 whamming serve --config server.toml --show-config"""
 
 
@@ -43,9 +44,10 @@ def _add_options(parser: Parser) -> None:
     group = parser.add_argument_group("options of the server")
     types = get_type_hints(Config)
     metavars = {"listen": "HOST:PORT", "data": "DIR", "log_level": "LEVEL"}
+    metavars |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE")
     for option in dataclasses.fields(Config):
         limits = option.metadata
-        text = f"{limits['help']} (default {option.default}"
+        text = f"{limits['help']} (default {'none' if option.default == '' else option.default}"
         text += f"; {limits['least']} to {limits['most']})" if limits["least"] is not None else ")"
         flag = f"--{option.name.replace('_', '-')}"
         metavar = metavars.get(option.name, "N")

@@ -29,12 +29,19 @@ NOTICE: Final = 1.0
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add ``--server``, ``--data`` and ``--timeout``."""
+    """Add ``--server`` and how it is reached, and ``--data``."""
     group = parser.add_argument_group("where the database is")
     either = group.add_mutually_exclusive_group()
     text = f"a server (default: the environment's {VARIABLE}, or {DEFAULT_SERVER})"
     either.add_argument("--server", metavar="HOST:PORT", help=text)
     either.add_argument("--data", metavar="DIR", help="a directory, opened by this process")
+    group.add_argument("--tls", action="store_true", help="the server has a certificate from a well-known authority")
+    text = "it has one from an authority whose certificates are in this PEM file"
+    group.add_argument("--tls-ca", metavar="FILE", help=text)
+    group.add_argument(
+        "--tls-cert", metavar="FILE", help="PEM file of your own certificate, where the server asks for it"
+    )
+    group.add_argument("--tls-key", metavar="FILE", help="PEM file of your private key")
     text = f"seconds to wait for a server that does not answer (default {TIMEOUT:g})"
     group.add_argument("--timeout", metavar="S", type=positive, default=TIMEOUT, help=text)
 
@@ -64,6 +71,8 @@ def target_name(args: argparse.Namespace) -> str:
 def opened(args: argparse.Namespace, *, write: bool = False, create: bool = False) -> Iterator[AnyDatabase]:
     """Open what a command line means: a directory for reading unless ``write``, made if it is missing if ``create``."""
     if args.data is not None:
+        if _tls(args):
+            raise UsageError("--tls is about servers, and --data is a directory; give one of them")
         with open_directory(args.data, write=write, create=create) as directory:
             yield directory
         return
@@ -72,11 +81,17 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
     waiting.daemon = True
     waiting.start()
     try:
-        remote = whamming.connect(address, timeout=args.timeout, retry_seconds=args.timeout)
+        remote = whamming.connect(address, tls=_tls(args), timeout=args.timeout, retry_seconds=args.timeout)
     finally:
         waiting.cancel()
     with remote:
         yield remote
+
+
+def _tls(args: argparse.Namespace) -> whamming.Tls | bool:
+    """Return how a command line means to connect."""
+    files = args.tls_ca, args.tls_cert, args.tls_key
+    return args.tls if files == (None, None, None) else whamming.Tls(*files)
 
 
 def open_directory(data: str, *, write: bool = False, create: bool = False) -> Database:

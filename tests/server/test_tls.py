@@ -1,0 +1,250 @@
+"""Encrypted connections: real certificates, real servers, and clients that should and should not get in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import trustme
+
+import whamming
+from tests.clients.commands import run
+from tests.serving import PATIENCE, ServerProcess, Stubs
+from whamming import InvalidArgumentError, Tls, UnavailableError
+from whamming.server import Config
+from whamming.server.tls import Certificates, is_open
+from whamming.v1 import index_pb2
+
+SOON = 1.0
+"""Seconds that a client that is not let in waits."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority, its certificate in a file, and certificates that it gives."""
+
+    directory: Path
+    issuer: trustme.CA
+
+    @classmethod
+    def at(cls, directory: Path) -> Authority:
+        directory.mkdir()
+        authority = cls(directory, trustme.CA())
+        authority.issuer.cert_pem.write_to_path(str(authority.ca))
+        return authority
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "ca.pem"
+
+    def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
+        """Write a certificate and its key; again under the same name: renew them."""
+        issued = self.issuer.issue_cert(*identities)
+        cert, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
+        issued.private_key_pem.write_to_path(str(key))
+        cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+        return cert, key
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.at(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.at(tmp_path_factory.mktemp("tls") / "theirs")
+
+
+@pytest.fixture(scope="module")
+def server(ours: Authority) -> Iterator[ServerProcess]:
+    """It shows a certificate, and asks for none."""
+    cert, key = ours.issue("server", "127.0.0.1", "localhost")
+    with ServerProcess(tls_cert=cert, tls_key=key) as server:
+        yield server
+        server.check_log()
+
+
+@pytest.fixture(scope="module")
+def guarded(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """It serves only clients that ours has given a certificate; two processes share the work."""
+    cert, key = ours.issue("guarded", "127.0.0.1")
+    data = tmp_path_factory.mktemp("guarded") / "db"
+    with ServerProcess(data, tls_cert=cert, tls_key=key, tls_client_ca=ours.ca, workers=2) as server:
+        yield server
+        server.check_log()
+
+
+def check_served(address: str, tls: Tls, name: str) -> None:
+    """All that a client does, it does by TLS."""
+    with whamming.connect(address, tls=tls) as database:
+        index = database.create_index(name, 64)
+        codes = np.random.default_rng(0).integers(0, 256, (1000, 8), dtype=np.uint8)
+        index.upsert(np.arange(1000), codes)
+        assert [hit.id for hit in index.search(codes[7], k=1)] == [7]
+        assert index.search_batch(codes[:50], k=1).ids[:, 0].tolist() == list(range(50))
+        assert len(list(index.search(codes[0]))) == 1000
+
+
+def check_refused(address: str, tls: Tls | bool, *, names: str = "") -> None:
+    with pytest.raises(UnavailableError, match=f"no server answers at {address}{names} within {SOON} s"):
+        whamming.connect(address, tls=tls, timeout=SOON)
+
+
+# -- who gets in -----------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_trusts_the_authority(server: ServerProcess, ours: Authority) -> None:
+    check_served(server.address, Tls(ours.ca), "docs")
+    port = server.address.rpartition(":")[2]
+    with whamming.connect(f"localhost:{port}", tls=Tls(str(ours.ca))) as database:
+        assert "docs" in database.list_indexes()
+
+
+def test_asyncio(server: ServerProcess, ours: Authority) -> None:
+    async def ask() -> int:
+        async with await whamming.aio.connect(server.address, tls=Tls(ours.ca)) as database:
+            index = await database.create_index("aio", 8)
+            await index.upsert([1, 2], np.zeros((2, 1), dtype=np.uint8))
+            return sum([1 async for _ in index.search(np.zeros(1, dtype=np.uint8))])
+
+    assert asyncio.run(ask()) == 2
+
+
+def test_who_does_not_trust_it_or_speaks_plainly_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
+    check_refused(server.address, Tls(theirs.ca), names=" by TLS")
+    check_refused(server.address, True, names=" by TLS")
+    check_refused(server.address, False)
+
+
+def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None:
+    cert, key = ours.issue("elsewhere", "elsewhere.example")
+    with ServerProcess(tls_cert=cert, tls_key=key) as server:
+        check_refused(server.address, Tls(ours.ca), names=" by TLS")
+        server.check_log()
+
+
+def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
+    with ServerProcess() as server:
+        check_refused(server.address, Tls(ours.ca), names=" by TLS")
+        server.check_log()
+
+
+def test_a_server_that_asks_for_certificates(guarded: ServerProcess, ours: Authority, theirs: Authority) -> None:
+    mine = ours.issue("me", "me@client.example")
+    for number in range(4):  # whichever of the processes answers
+        check_served(guarded.address, Tls(ours.ca, *mine), f"docs{number}")
+    stranger = theirs.issue("stranger", "me@client.example")
+    for tls in (Tls(ours.ca), Tls(ours.ca, *stranger)):
+        # To the client the handshake is over before the server has looked at its certificate: it may seem connected.
+        with (
+            pytest.raises(UnavailableError),
+            whamming.connect(guarded.address, tls=tls, timeout=SOON, retry_seconds=0) as database,
+        ):
+            database.list_indexes()
+
+
+def test_the_command_line(guarded: ServerProcess, ours: Authority) -> None:
+    cert, key = ours.issue("operator", "operator@client.example")
+    where = ("--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert, "--tls-key", key)
+    run("create", "cli", "--bits", "16", *where).ok()
+    assert "cli" in run("list", *where).ok().out
+    run("list", "--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert).refused(1, "go together")
+    run("list", "--server", guarded.address, "--timeout", "0.5").refused(3, "connect by TLS")
+    run("list", "--server", guarded.address, "--tls", "--timeout", "0.5").refused(
+        3, "by TLS", "authority that you trust"
+    )
+    run("list", "--data", "somewhere", "--tls").refused(2, "--tls is about servers")
+
+
+# -- renewal ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_renewed_certificate_is_shown_without_a_new_start(tmp_path: Path) -> None:
+    first, second = Authority.at(tmp_path / "first"), Authority.at(tmp_path / "second")
+    cert, key = first.issue("server", "127.0.0.1")
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    server = ServerProcess(tls_cert=cert, tls_key=key, log_level="info")
+
+    def answers(authority: Authority, seconds: float = PATIENCE) -> bool:
+        credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes())
+        with grpc.secure_channel(server.address, credentials, options=options) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=seconds)
+            except grpc.FutureTimeoutError:
+                return False
+            return True
+
+    with server:
+        assert answers(first)
+        with whamming.connect(server.address, tls=Tls(first.ca)) as before:
+            other_cert, other_key = second.issue("server", "127.0.0.1")
+            cert.write_bytes(other_cert.read_bytes())  # for a moment it does not go with the key
+            assert answers(first)
+            assert "cannot be used, so the old ones stay" in server.log()
+            os.replace(other_key, key)
+            assert answers(second)
+            assert "are used from now on" in server.log()
+            assert not answers(first, SOON)
+            assert before.list_indexes() == [], "who is connected stays so"
+        server.check_log()
+
+
+# -- what cannot be used ---------------------------------------------------------------------------------------------
+
+
+def test_half_a_pair() -> None:
+    for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        given: dict[str, Any] = {name: "a.pem"}
+        with pytest.raises(InvalidArgumentError, match=f"{name} = 'a.pem'; a certificate and its key go together"):
+            Config(**given)
+    with pytest.raises(InvalidArgumentError, match=r"cert = a.pem, key = None; a certificate and its key go together"):
+        Tls(cert="a.pem")
+
+
+def test_files_that_are_not_what_they_should_be(ours: Authority, tmp_path: Path) -> None:
+    cert, key = ours.issue("good", "127.0.0.1")
+    _, other_key = ours.issue("other", "127.0.0.1")
+    rubbish, missing = tmp_path / "rubbish", tmp_path / "missing"
+    rubbish.write_bytes(b"rubbish")
+    pairs = {(cert, other_key): "are not a certificate and its private key", (rubbish, key): "PEM without a password"}
+    for (one, two), text in {**pairs, (cert, missing): "missing cannot be read: No such file"}.items():
+        with pytest.raises(InvalidArgumentError, match=text):
+            Certificates(Config(tls_cert=str(one), tls_key=str(two)))
+        with pytest.raises(InvalidArgumentError, match=text):
+            whamming.connect("127.0.0.1:1", tls=Tls(cert=one, key=two))
+    for ca, text in {rubbish: "rubbish holds no certificates of authorities", tmp_path: "Is a directory"}.items():
+        with pytest.raises(InvalidArgumentError, match=text):
+            Certificates(Config(tls_cert=str(cert), tls_key=str(key), tls_client_ca=str(ca)))
+        with pytest.raises(InvalidArgumentError, match=text):
+            whamming.connect("127.0.0.1:1", tls=Tls(ca))
+    words = ("serve", "--data", ":memory:", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", other_key)
+    run(*words).refused(1, f"{cert} and {other_key} are not")
+
+
+def test_which_addresses_others_can_reach() -> None:
+    assert not any(map(is_open, ("127.0.0.1:1", "127.3.2.1:0", "localhost:7777", "[::1]:7777")))
+    assert all(map(is_open, ("0.0.0.0:1", "[::]:7777", "192.168.1.5:7777", "example.org:1")))
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_server_that_is_open_to_everybody_says_so(guard: bool, ours: Authority) -> None:
+    cert, key = ours.issue("open", "127.0.0.1")
+    options = {"tls_cert": cert, "tls_key": key, **({"tls_client_ca": ours.ca} if guard else {})}
+    server = ServerProcess(**options)
+    server.address = "0.0.0.0:0"
+    with server:
+        assert ("can read and change the data; see --tls-client-ca" in server.log()) != guard
+
+
+def test_raw_stubs_by_tls(server: ServerProcess, ours: Authority) -> None:
+    """Any gRPC client, by its own means."""
+    with grpc.secure_channel(server.address, grpc.ssl_channel_credentials(ours.ca.read_bytes())) as channel:
+        assert Stubs(channel).indexes.ListIndexes(index_pb2.ListIndexesRequest(), timeout=PATIENCE) is not None
