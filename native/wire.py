@@ -39,6 +39,11 @@ def find_queries(batch: bytes, count: int) -> NDArray[np.uint64]:
     return found
 
 
+def count_queries(request: bytes) -> int:
+    """Return how many queries a SearchRequest has, without reading it; of other bytes, those before they break."""
+    return int(lib.wire_count_queries(request, len(request)))
+
+
 def gather(batch: bytes, starts: NDArray[np.uint64], size: int) -> NDArray[np.uint8]:
     """Return pieces of equal size, ``[count, size]``."""
     rows = np.empty((len(starts), size), dtype=np.uint8)

@@ -115,7 +115,10 @@ class Server:
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage), ItemService(self._storage), self._search)
         self._grpc.add_generic_rpc_handlers(
-            tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
+            tuple(
+                handler(service, part, self._admission, {"whamming.v1.SearchService.Search": self._search.check})
+                for service, part in zip(SERVICES, parts, strict=True)
+            )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         names = [service.full_name for service in SERVICES]

@@ -6,7 +6,7 @@ read here rather than by gRPC, so that bytes which are no message get a status t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,19 +21,32 @@ Context: TypeAlias = Any
 """A ``grpc.aio.ServicerContext``; gRPC has no types of its own."""
 
 
-def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
+Check: TypeAlias = Callable[[bytes], None]
+
+
+def handler(
+    service: ServiceDescriptor, implementation: object, admit: Callable[[], Any], checks: Mapping[str, Check]
+) -> grpc.GenericRpcHandler:
     """Return the handler of a service whose methods an object has by the same names.
 
-    ``admit`` gives a context manager that each call is served within; it raises where there are too many.
+    ``admit`` gives a context manager that each call is served within; it raises where there are too many. ``checks``
+    are shown the bytes of a method's messages before they are read, and raise where that would take too much.
     """
-    methods = {method.name: _method(method, getattr(implementation, method.name), admit) for method in service.methods}
+    methods = {
+        method.name: _method(method, getattr(implementation, method.name), admit, checks.get(method.full_name))
+        for method in service.methods
+    }
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any]) -> grpc.RpcMethodHandler:
+def _method(
+    method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any], check: Check | None
+) -> grpc.RpcMethodHandler:
     kind = message_factory.GetMessageClass(method.input_type)
 
     def read(data: bytes) -> Message:
+        if check is not None:
+            check(data)
         try:
             return kind.FromString(data)
         except DecodeError as error:

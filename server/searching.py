@@ -154,11 +154,6 @@ class SearchStream:
         self._finish_if_done()
 
     def _add(self, batch: search_pb2.QueryBatch) -> None:
-        count = len(batch.queries)  # looked at first: a message can hold millions of empty ones
-        if count > self._max_queries:
-            raise FieldError(
-                "batch.queries", f"{count} queries in a batch; at most {self._max_queries}: send several batches"
-            )
         given = GivenQueries(batch)
         arrival = Arrival(self, batch.index, given, batch.options)
         with self._lock:
@@ -175,7 +170,7 @@ class SearchStream:
             f"{len(self._queries)} queries would be under way on this stream; at most {self._max_queries}: "
             "wait for some to end"
         )
-        arrival.end(range(count), "shutdown" if self._draining else "failed", None if self._draining else error)
+        arrival.end(range(len(given)), "shutdown" if self._draining else "failed", None if self._draining else error)
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
         for query_id in query_ids:

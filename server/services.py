@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from whamming.native import wire
 from whamming.native.costs import check_bits
 from whamming.server import messages
 from whamming.server.config import Config
@@ -323,6 +324,12 @@ class SearchService:
         self._scheduler = scheduler
         self._config = config
         self.streams: set[SearchStream] = set()
+
+    def check(self, request: bytes) -> None:
+        """Refuse a batch of too many queries before it is read: empty ones take fifty times as much memory then."""
+        count, most = wire.count_queries(request), self._config.max_batch
+        if count > most:
+            raise FieldError("batch.queries", f"{count} queries in a batch; at most {most}: send several batches")
 
     async def Search(  # noqa: N802
         self, requests: AsyncIterator[search_pb2.SearchRequest], write: Callable[[bytes], Awaitable[None]]

@@ -1,5 +1,6 @@
 /* See wire.h. A field is its tag (number << 3 | type), then by type a varint, 8 bytes, a length and that many bytes, or
- * 4 bytes. A varint is 7 bits a byte, the lowest first, all but the last byte with the highest bit set. */
+ * 4 bytes. A varint is 7 bits a byte, the lowest first, all but the last byte with the highest bit set. Between the start
+ * and the end of a group, which are tags alone, lie fields. */
 #include "wire.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 
 #include "whamming.h"
 
-enum { VARINT = 0, EIGHT_BYTES = 1, BYTES = 2, FOUR_BYTES = 5 };
+enum { VARINT = 0, EIGHT_BYTES = 1, BYTES = 2, GROUP = 3, GROUP_END = 4, FOUR_BYTES = 5 };
 
 #define TAG(number, type) ((number) << 3 | (type))
 
@@ -99,6 +100,33 @@ int64_t wire_find_queries(const uint8_t *batch, size_t size, struct wire_query *
         if ((size_t)count < room && !find_parts((struct reader){batch, start, start + value}, &queries[count]))
             return -1;
         count++;
+    }
+    return count;
+}
+
+/* Read one field, or a group with all that is in it, which *tag then is the end of. */
+static int read_whole(struct reader *r, uint64_t *tag, size_t *start, uint64_t *value) {
+    uint64_t depth = 0;
+    do {
+        struct reader ahead = *r;
+        if (!read_varint(&ahead, tag)) return 0;
+        int is_start = (*tag & 7) == GROUP, is_end = (*tag & 7) == GROUP_END;
+        if (is_start) depth++;
+        if (is_end && depth-- == 0) return 0;
+        if (is_start || is_end) *r = ahead;
+        else if (!read_field(r, tag, start, value)) return 0;
+    } while (depth > 0);
+    return 1;
+}
+
+uint64_t wire_count_queries(const uint8_t *request, size_t size) {
+    struct reader r = {request, 0, size};
+    uint64_t count = 0, tag, value;
+    size_t start = 0;
+    while (r.at < r.end && read_whole(&r, &tag, &start, &value)) {
+        if (tag != TAG(1, BYTES)) continue;
+        struct reader batch = {request, start, start + value};
+        while (batch.at < batch.end && read_whole(&batch, &tag, &start, &value)) count += tag == TAG(2, BYTES);
     }
     return count;
 }

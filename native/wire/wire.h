@@ -35,6 +35,10 @@ struct wire_query {
  * or hold a group, which only unknown fields can be. */
 int64_t wire_find_queries(const uint8_t *batch, size_t size, struct wire_query *queries, size_t room);
 
+/* Count the queries that protobuf's library would make of a SearchRequest, before it has looked at it: an empty query takes
+ * two bytes of a message and a hundred in memory. Bytes that are no message are counted up to where they break. */
+uint64_t wire_count_queries(const uint8_t *request, size_t size);
+
 /* Copy pieces of `size` bytes from their starts to rows that lie one after the other. Returns how many were copied: all,
  * unless one is not inside the batch. */
 size_t wire_gather(const uint8_t *batch, size_t batch_size, const uint64_t *starts, size_t count, size_t size,

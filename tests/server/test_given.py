@@ -111,6 +111,25 @@ def test_numbers_that_were_not_packed_are_read() -> None:
     assert given.read([0], "table").tolist() == [numbers.tolist()]
 
 
+@pytest.mark.parametrize("seed", range(50))
+def test_queries_are_counted_before_they_are_read(seed: int) -> None:
+    rng = random.Random(seed)
+    requests = [search_pb2.SearchRequest(batch=some_batch(seed + i, rng.randrange(20))) for i in range(3)]
+    unknown = [field for field in UNKNOWN.values() if field[1] == 6]  # of a request, of a batch, of a query
+    requests[1].MergeFromString(rng.choice(unknown))
+    requests[2].batch.MergeFromString(rng.choice(unknown))
+    for query in requests[2].batch.queries[:3]:
+        query.MergeFromString(b"\x9b\x06\x12\x00\x9c\x06")
+    data = b"".join(request.SerializeToString() for request in requests)  # which means one request of all
+    count = len(search_pb2.SearchRequest.FromString(data).batch.queries)
+    assert count == wire.count_queries(data)
+    assert wire.count_queries(b"\x9b\x06" + data + b"\x9c\x06") == 0, "in a group there are none"
+    assert wire.count_queries(b"\x9c\x06" + data) == 0, "and nothing comes after what is no message"
+    assert all(wire.count_queries(data[:size]) <= count for size in range(0, len(data), 7))
+    others = search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[2, 18, 0]))
+    assert wire.count_queries(others.SerializeToString()) == 0
+
+
 def test_bytes_that_are_no_batch_are_refused() -> None:
     data = some_batch(3, 10).SerializeToString()
     count = len(search_pb2.QueryBatch.FromString(data).queries)

@@ -56,6 +56,23 @@ def test_a_small_message_that_unpacks_to_a_large_one(server: ServerProcess) -> N
     assert server.usage().rss < before.rss + 100 * MIB
 
 
+@pytest.mark.parametrize("hidden", [b"", b"\x9b\x06\x12\x00\x9c\x06"], ids=["plain", "behind a group"])
+def test_millions_of_empty_queries(server: ServerProcess, stubs: Stubs, hidden: bytes) -> None:
+    """Eight million fit into a message. Read, they would take 800 MB, and nobody else would be served meanwhile."""
+    before = server.usage()
+    count = 8 * MIB - 10
+    batch = hidden + b"\x12\x00" * count
+    request = (
+        hidden + b"\x0a" + bytes([len(batch) >> shift & 127 | 128 for shift in (0, 7, 14)] + [len(batch) >> 21]) + batch
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stubs.channel.stream_stream("/whamming.v1.SearchService/Search")(iter([request])))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details_of(caught.value).field == "batch.queries"
+    assert f"{count} queries in a batch; at most 4096" in details_of(caught.value).message
+    assert server.usage().rss < before.rss + 100 * MIB
+
+
 def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:
     stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=IndexSettings(bits=4096)))
     count = (16 * MIB - 1000) // 520
