@@ -173,9 +173,10 @@ class SearchStream:
         arrival.end(range(len(given)), "shutdown" if self._draining else "failed", None if self._draining else error)
 
     def _cancel(self, query_ids: Sequence[int]) -> None:
+        count, most = len(query_ids), self._max_queries
+        if count > most:
+            raise FieldError("cancel.query_ids", f"{count} queries to cancel; at most {most} can be under way")
         for query_id in query_ids:
-            if query_id not in self._queries:  # without the lock, for there may be millions of them
-                continue
             with self._lock:
                 if query_id not in self._queries:
                     continue

@@ -16,6 +16,7 @@ from tests.native.examples import make_codes
 from tests.native.oracle import Truth
 from tests.server.collection import Collection
 from tests.server.conversation import (
+    CANCELLED,
     COMPLETE,
     EXHAUSTED,
     FAILED,
@@ -96,6 +97,22 @@ def test_queries_of_a_stream(docs: Collection) -> None:
         talk.ask("docs", [docs.question(query_id=101).query], Options(k=1))
         talk.until_ended(101)
         assert reason_of(talk.accounts[101]) == COMPLETE
+
+
+def test_queries_to_cancel(docs: Collection) -> None:
+    """Ids that are not under way are ignored, as many as could be; sixteen million fit into a message."""
+    with Conversation(docs.stubs.search) as talk:
+        talk.ask("docs", [docs.question(query_id=1).query], Options(credit=1))
+        talk.cancel(*range(BATCH))
+        talk.until_ended(1)
+        assert reason_of(talk.accounts[1]) == CANCELLED
+        talk.cancel(*range(BATCH + 1))
+        with pytest.raises(grpc.RpcError) as caught:
+            talk.finish()
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    details = details_of(caught.value)
+    assert details.field == "cancel.query_ids"
+    assert details.message == "9 queries to cancel; at most 8 can be under way"
 
 
 def test_a_batch_of_our_client_respects_the_limit(server: ServerProcess, docs: Collection) -> None:

@@ -17,7 +17,7 @@ def read_pair(cert: File, key: File) -> tuple[bytes, bytes]:
     data = _read(key), _read(cert)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # or it would ask for one
-    except ssl.SSLError as error:
+    except OSError as error:  # of which SSLError is one
         text = f"{cert} and {key} are not a certificate and its private key, as PEM without a password: {error}"
         raise InvalidArgumentError(text) from error
     return data
@@ -28,7 +28,7 @@ def read_authorities(file: File) -> bytes:
     data = _read(file)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
-    except ssl.SSLError as error:
+    except OSError as error:  # of which SSLError is one
         raise InvalidArgumentError(f"{file} holds no certificates of authorities as PEM: {error}") from error
     return data
 
