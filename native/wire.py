@@ -41,7 +41,12 @@ def find_queries(batch: bytes, count: int) -> NDArray[np.uint64]:
 
 def count_queries(request: bytes) -> int:
     """Return how many queries a SearchRequest has, without reading it; of other bytes, those before they break."""
-    return int(lib.wire_count_queries(request, len(request)))
+    return int(lib.wire_count(request, len(request), 1, 2))
+
+
+def count_payloads(request: bytes) -> int:
+    """Return how many payloads an UpsertRequest has, in the same way."""
+    return int(lib.wire_count(request, len(request), 3, 3))
 
 
 def gather(batch: bytes, starts: NDArray[np.uint64], size: int) -> NDArray[np.uint8]:

@@ -114,10 +114,13 @@ class Server:
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage), ItemService(self._storage), self._search)
+        checks = {
+            "whamming.v1.ItemService.Upsert": ItemService.check,
+            "whamming.v1.SearchService.Search": self._search.check,
+        }
         self._grpc.add_generic_rpc_handlers(
             tuple(
-                handler(service, part, self._admission, {"whamming.v1.SearchService.Search": self._search.check})
-                for service, part in zip(SERVICES, parts, strict=True)
+                handler(service, part, self._admission, checks) for service, part in zip(SERVICES, parts, strict=True)
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)

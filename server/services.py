@@ -49,6 +49,8 @@ BLOCKING_THREADS: Final = 16
 SLOW_THREADS: Final = 2
 """Seals and compactions at once."""
 PROGRESS_SECONDS: Final = 0.2
+ITEM_BYTES: Final = 10
+"""What an item with a payload takes in a message, at least: an id, the payload's tag and its length."""
 
 
 class Admission:
@@ -219,6 +221,13 @@ class ItemService:
     def __init__(self, storage: Storage) -> None:
         """Serve a database."""
         self._storage = storage
+
+    @staticmethod
+    def check(request: bytes) -> None:
+        """Refuse more payloads than can have ids before they are read: empty ones take twenty times as much memory."""
+        count = wire.count_payloads(request)
+        if count * ITEM_BYTES > len(request):
+            raise FieldError("items.payloads", f"{count} payloads for fewer ids; give one each, or none at all")
 
     async def Upsert(  # noqa: N802
         self, requests: AsyncIterator[item_pb2.UpsertRequest], write: Callable[[bytes], Awaitable[None]]

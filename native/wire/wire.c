@@ -119,14 +119,14 @@ static int read_whole(struct reader *r, uint64_t *tag, size_t *start, uint64_t *
     return 1;
 }
 
-uint64_t wire_count_queries(const uint8_t *request, size_t size) {
+uint64_t wire_count(const uint8_t *request, size_t size, uint64_t outer, uint64_t inner) {
     struct reader r = {request, 0, size};
     uint64_t count = 0, tag, value;
     size_t start = 0;
     while (r.at < r.end && read_whole(&r, &tag, &start, &value)) {
-        if (tag != TAG(1, BYTES)) continue;
-        struct reader batch = {request, start, start + value};
-        while (batch.at < batch.end && read_whole(&batch, &tag, &start, &value)) count += tag == TAG(2, BYTES);
+        if (tag != TAG(outer, BYTES)) continue;
+        struct reader part = {request, start, start + value};
+        while (part.at < part.end && read_whole(&part, &tag, &start, &value)) count += tag == TAG(inner, BYTES);
     }
     return count;
 }

@@ -35,9 +35,10 @@ struct wire_query {
  * or hold a group, which only unknown fields can be. */
 int64_t wire_find_queries(const uint8_t *batch, size_t size, struct wire_query *queries, size_t room);
 
-/* Count the queries that protobuf's library would make of a SearchRequest, before it has looked at it: an empty query takes
- * two bytes of a message and a hundred in memory. Bytes that are no message are counted up to where they break. */
-uint64_t wire_count_queries(const uint8_t *request, size_t size);
+/* Count what protobuf's library would make of a request, before it has looked at it: the fields of number `inner`, each a
+ * length and bytes, in those of number `outer`. An empty one takes two bytes of a message; in memory an empty query takes
+ * a hundred, an empty payload forty. Bytes that are no message are counted up to where they break. */
+uint64_t wire_count(const uint8_t *request, size_t size, uint64_t outer, uint64_t inner);
 
 /* Copy pieces of `size` bytes from their starts to rows that lie one after the other. Returns how many were copied: all,
  * unless one is not inside the batch. */

@@ -57,20 +57,37 @@ def test_a_small_message_that_unpacks_to_a_large_one(server: ServerProcess) -> N
 
 
 @pytest.mark.parametrize("hidden", [b"", b"\x9b\x06\x12\x00\x9c\x06"], ids=["plain", "behind a group"])
-def test_millions_of_empty_queries(server: ServerProcess, stubs: Stubs, hidden: bytes) -> None:
-    """Eight million fit into a message. Read, they would take 800 MB, and nobody else would be served meanwhile."""
+@pytest.mark.parametrize(
+    ("path", "tags", "field", "message"),
+    [
+        ("/whamming.v1.SearchService/Search", b"\x0a\x12", "batch.queries", "queries in a batch; at most 4096"),
+        ("/whamming.v1.ItemService/Upsert", b"\x1a\x1a", "items.payloads", "payloads for fewer ids; give one each"),
+    ],
+    ids=["queries", "payloads"],
+)
+def test_millions_of_nothings(
+    server: ServerProcess, stubs: Stubs, path: str, tags: bytes, field: str, message: str, hidden: bytes
+) -> None:
+    """Eight million fit into a message. Read, they would take 360 to 800 MB, and others would have to wait."""
     before = server.usage()
     count = 8 * MIB - 10
-    batch = hidden + b"\x12\x00" * count
-    request = (
-        hidden + b"\x0a" + bytes([len(batch) >> shift & 127 | 128 for shift in (0, 7, 14)] + [len(batch) >> 21]) + batch
-    )
+    part = hidden + bytes([tags[1], 0]) * count
+    size = bytes([len(part) >> shift & 127 | 128 for shift in (0, 7, 14)] + [len(part) >> 21])
+    request = hidden + tags[:1] + size + part
     with pytest.raises(grpc.RpcError) as caught:
-        list(stubs.channel.stream_stream("/whamming.v1.SearchService/Search")(iter([request])))
+        list(stubs.channel.stream_stream(path)(iter([request])))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert details_of(caught.value).field == "batch.queries"
-    assert f"{count} queries in a batch; at most 4096" in details_of(caught.value).message
+    assert details_of(caught.value).field == field
+    assert f"{count} {message}" in details_of(caught.value).message
     assert server.usage().rss < before.rss + 100 * MIB
+
+
+def test_as_many_payloads_as_ids(stubs: Stubs, name: str) -> None:
+    """The least that items with payloads can take is not refused."""
+    stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=IndexSettings(bits=1)))
+    for count in (1, 2, 127, 100_000):
+        items = ItemBatch(ids=range(count), codes=bytes(count), payloads=[b""] * count)
+        assert [done.count for done in stubs.items.Upsert(iter([UpsertRequest(index=name, items=items)]))] == [count]
 
 
 def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:

@@ -41,7 +41,7 @@ static void look(const uint8_t *bytes, size_t size) {
     batch = realloc(batch, size ? size : 1);
     int64_t count = wire_find_queries(batch, size, queries, ROOM);
     expect(count >= -1 && count <= (int64_t)size, "as many queries as there is room for");
-    expect(wire_count_queries(batch, size) <= size / 2, "a query has two bytes at least");
+    expect(wire_count(batch, size, 1, 2) <= size / 2, "a query has two bytes at least");
     for (int64_t i = 0; i < count && i < ROOM; i++) {
         const struct wire_query *q = &queries[i];
         uint64_t parts[][2] = {{q->code_start, q->code_size},
@@ -71,7 +71,7 @@ static void test_reading(void) {
     for (size_t size = 0; size <= sizeof EXAMPLE; size++) look(EXAMPLE, size);
     uint8_t request[sizeof EXAMPLE + 2] = {0x0a, sizeof EXAMPLE};
     memcpy(request + 2, EXAMPLE, sizeof EXAMPLE);
-    expect(wire_count_queries(request, sizeof request) == 2, "two queries are counted");
+    expect(wire_count(request, sizeof request, 1, 2) == 2, "two queries are counted");
     for (int run = 0; run < RUNS; run++) {
         uint8_t bytes[sizeof request];
         size_t size = run % 2 ? sizeof EXAMPLE : sizeof request;
