@@ -268,11 +268,13 @@ class Checks:
         if case.cancels:
             return
         whole = len(requests) == len(case.sent) and all(request.WhichOneof("request") for request in requests)
-        sound = whole and max(times.values(), default=0) <= 1 and all(len(b.queries) <= MAX_BATCH for b in batches)
+        most = max((max(len(r.batch.queries), len(r.cancel.query_ids)) for r in requests), default=0)
+        sound = whole and max(times.values(), default=0) <= 1 and most <= MAX_BATCH
         if sound:
             expect(answer.code == Code.OK, f"{answer.code.name} for requests that make sense: {answer.details}")
         if answer.code == Code.OK:
             expect(whole, "a request without sense was taken")
+            expect(most <= MAX_BATCH, f"{most} queries in a request were taken, or cancels; at most {MAX_BATCH}")
             for query_id, count in times.items():
                 ends = sum(chunk.HasField("end") for chunk in chunks[query_id])
                 expect(ends == count, f"{ends} ends of {count} queries {query_id}")
