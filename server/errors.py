@@ -122,12 +122,13 @@ def shortened(text: str) -> str:
 
 @contextlib.asynccontextmanager
 async def reporting(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
-    """End the call with the status that an error stands for."""
+    """End the call with the status that an error stands for; where its client has gone, without a word."""
     try:
-        yield
-    except grpc.aio.AbortError:
-        raise
-    except grpc.aio.InternalError as error:  # it could not be written to the client, who has gone
+        try:
+            yield
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            raise
+        except Exception as error:
+            await context.abort_with_status(rpc_status.to_status(refusal(error).status()))
+    except grpc.aio.InternalError as error:  # nothing could be written to the client
         raise asyncio.CancelledError from error
-    except Exception as error:
-        await context.abort_with_status(rpc_status.to_status(refusal(error).status()))

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from whamming.server.errors import reporting
 from whamming.server.methods import Context
 from whamming.v1.statuses import Ending
 
@@ -28,18 +29,19 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
         method: str = details.method
 
         async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
-            call = self._channel.stream_stream(method)()
-            ending = Ending(call)
-            sending = asyncio.create_task(_send(call, requests))
-            try:
-                async for response in call:
-                    await context.write(response)
-            except grpc.aio.AioRpcError as raised:
-                error = ending.error(raised)
-                await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
-            finally:
-                sending.cancel()
-                call.cancel()
+            async with reporting(context):
+                call = self._channel.stream_stream(method)()
+                ending = Ending(call)
+                sending = asyncio.create_task(_send(call, requests))
+                try:
+                    async for response in call:
+                        await context.write(response)
+                except grpc.aio.AioRpcError as raised:
+                    error = ending.error(raised)
+                    await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+                finally:
+                    sending.cancel()
+                    call.cancel()
 
         # On the wire a single message is a stream of one, so that one way serves every kind of method.
         return grpc.stream_stream_rpc_method_handler(serve)

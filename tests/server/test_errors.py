@@ -88,6 +88,26 @@ async def test_a_client_that_cannot_be_written_to_is_no_surprise(caplog: pytest.
     assert not caplog.text
 
 
+class Gone:
+    """The context of a call whose client has gone."""
+
+    status: Any = None
+
+    async def abort_with_status(self, status: Any) -> None:
+        self.status = status
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+
+async def test_a_client_that_cannot_be_refused_is_no_surprise(caplog: pytest.LogCaptureFixture) -> None:
+    """It has gone just before it is told what was wrong."""
+    context = Gone()
+    with pytest.raises(asyncio.CancelledError):
+        async with errors.reporting(context):
+            raise FieldError("k", "k = 0")
+    assert context.status.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.text
+
+
 def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[WhammingError]]:
     for one in kind.__subclasses__():
         if (
