@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from whamming.native import release_memory
 from whamming.native.view import check_threads
 from whamming.server.config import Config
+from whamming.server.errors import overlook_gone_clients
 from whamming.server.forwarding import Forwarding
 from whamming.server.methods import handler
 from whamming.server.scheduler import Scheduler
@@ -98,6 +99,7 @@ class Server:
 
     async def start(self) -> None:
         """Open the database and serve."""
+        overlook_gone_clients()
         config = self.config
         certificates = Certificates(config) if config.tls_cert else None
         if self._given is not None:

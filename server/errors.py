@@ -132,3 +132,19 @@ async def reporting(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
             await context.abort_with_status(rpc_status.to_status(refusal(error).status()))
     except grpc.aio.InternalError as error:  # nothing could be written to the client
         raise asyncio.CancelledError from error
+
+
+class _Gone(logging.Filter):
+    """Drops what could not be written to a client."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether to keep a record."""
+        return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+
+
+_GONE: Final = _Gone()
+
+
+def overlook_gone_clients() -> None:
+    """Keep gRPC from logging an error where a client goes away just as its call ends, after our handlers have."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_GONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -106,6 +107,18 @@ async def test_a_client_that_cannot_be_refused_is_no_surprise(caplog: pytest.Log
             raise FieldError("k", "k = 0")
     assert context.status.code == grpc.StatusCode.INVALID_ARGUMENT
     assert not caplog.text
+
+
+def test_grpc_is_silent_of_clients_that_have_gone_only(caplog: pytest.LogCaptureFixture) -> None:
+    """It tells of what it could not write after a handler has ended: a matter of luck on a real connection."""
+    errors.overlook_gone_clients()
+    for error in (grpc.aio.InternalError("Failed execute_batch"), KeyError("of ours")):
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("grpc._cython.cygrpc").exception("raised in core by servicer method")
+    assert "of ours" in caplog.text
+    assert "execute_batch" not in caplog.text
 
 
 def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[WhammingError]]:
