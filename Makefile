@@ -112,3 +112,4 @@ $(BUILD)/typed: $(SOURCES)
 	ln -s $(CURDIR)/storage $@/whamming/storage
 	ln -s $(CURDIR)/server $@/whamming/server
 	ln -s $(CURDIR)/protos/whamming/v1 $@/whamming/v1
+	ln -s $(CURDIR)/protos/wire $@/whamming/wire

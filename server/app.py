@@ -15,11 +15,11 @@ from grpc_reflection.v1alpha import reflection
 from whamming.native import release_memory
 from whamming.native.view import check_threads
 from whamming.server.config import Config
-from whamming.server.errors import overlook_gone_clients
-from whamming.server.forwarding import Forwarding
-from whamming.server.methods import handler
-from whamming.server.scheduler import Scheduler
-from whamming.server.services import Admission, IndexService, ItemService, SearchService, Storage
+from whamming.server.rpc.forwarding import Forwarding
+from whamming.server.rpc.methods import handler
+from whamming.server.rpc.services import Admission, IndexService, ItemService, SearchService, Storage
+from whamming.server.rpc.status import overlook_gone_clients
+from whamming.server.search.scheduler import Scheduler
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, StorageError, open_database
 from whamming.storage.database import Mode

@@ -15,7 +15,7 @@ import grpc
 
 from whamming.native import InvalidArgumentError
 from whamming.server.config import Config
-from whamming.v1.pem import read_authorities, read_pair
+from whamming.wire.pem import read_authorities, read_pair
 
 log = logging.getLogger("whamming.server")
 

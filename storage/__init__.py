@@ -9,10 +9,11 @@
 [(7, 0.0), (9, 1.0)]
 """
 
-from whamming.storage.contents import Items, Snapshot
 from whamming.storage.database import Database, open_database, restore
-from whamming.storage.encoders import Encoder, Form, Kind, Training, load_encoder
-from whamming.storage.errors import (
+from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.reranking import Rerank
+from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
+from whamming.storage.storage_errors import (
     AlreadyExistsError,
     ClosedError,
     CorruptStoreError,
@@ -23,13 +24,10 @@ from whamming.storage.errors import (
     StorageFullError,
     WriterBusyError,
 )
-from whamming.storage.fitting import fit
-from whamming.storage.reranking import Rerank
-from whamming.storage.rows import Rows, WriteBatch
-from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
-from whamming.storage.store import Backend, Store, StoreStats, VerifyReport
+from whamming.storage.store.contents import Items, Snapshot
+from whamming.storage.store.protocol import Backend, Store, StoreStats, VerifyReport
 from whamming.storage.stored_index import Search, StoredIndex
-from whamming.storage.transfer import (
+from whamming.storage.transfer.items import (
     CodesFile,
     ItemsIndex,
     Piece,
@@ -40,6 +38,8 @@ from whamming.storage.transfer import (
     read_codes,
     read_vectors,
 )
+from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, load_encoder
+from whamming.storage.vectors.fitting import fit
 
 __all__ = [
     "AlreadyExistsError",

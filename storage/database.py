@@ -23,20 +23,7 @@ from typing import IO, Final, Literal, Self
 from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
-from whamming.storage.encoders import Encoder, Kind
-from whamming.storage.errors import (
-    NO_ROOM,
-    AlreadyExistsError,
-    ClosedError,
-    FormatError,
-    NotFoundError,
-    ReadOnlyError,
-    StorageError,
-    WriterBusyError,
-    from_system,
-)
-from whamming.storage.files import sync, try_lock, unlock
-from whamming.storage.fitting import fit
+from whamming.storage.files.locks import sync, try_lock, unlock
 from whamming.storage.settings import (
     BitOrder,
     Durability,
@@ -47,8 +34,21 @@ from whamming.storage.settings import (
     check_name,
     is_name,
 )
-from whamming.storage.store import Progress, VerifyReport, backend, share_of
+from whamming.storage.storage_errors import (
+    NO_ROOM,
+    AlreadyExistsError,
+    ClosedError,
+    FormatError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+    WriterBusyError,
+    from_system,
+)
+from whamming.storage.store.protocol import Progress, VerifyReport, backend, share_of
 from whamming.storage.stored_index import ENCODER_FILE, StoredIndex
+from whamming.storage.vectors.encoders import Encoder, Kind
+from whamming.storage.vectors.fitting import fit
 
 FORMAT: Final = 1
 _MARK: Final = "whamming.json"

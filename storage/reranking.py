@@ -29,11 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import Answer, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, StopReason
 from whamming.native.cursor import UNLIMITED, Payloads, as_whole
 from whamming.native.view import padded
-from whamming.storage.contents import Snapshot
-from whamming.storage.encoders import Encoder, Form
-from whamming.storage.kept_vectors import measure
 from whamming.storage.settings import IndexSettings
-from whamming.storage.vectors import as_vectors, blocks
+from whamming.storage.store.contents import Snapshot
+from whamming.storage.vectors.arrays import as_vectors, blocks
+from whamming.storage.vectors.encoders import Encoder, Form
+from whamming.storage.vectors.kept import measure
 
 Rerank = int | Literal["exact"]
 """How hits are ranked again by the kept vectors: of k times so many that are nearest by their codes, or of all."""

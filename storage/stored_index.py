@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.contents import Items, Snapshot
-from whamming.storage.encoders import Encoder, Form, load_encoder
-from whamming.storage.errors import CorruptStoreError, StorageError
-from whamming.storage.kept_vectors import pack_vectors, unpack_vectors
+from whamming.storage.items.rows import Rows, WriteBatch, as_ids
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
-from whamming.storage.rows import Rows, WriteBatch, as_ids
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.store import Progress, Store, StoreStats, VerifyReport
-from whamming.storage.vectors import as_vectors
+from whamming.storage.storage_errors import CorruptStoreError, StorageError
+from whamming.storage.store.contents import Items, Snapshot
+from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
+from whamming.storage.vectors.arrays import as_vectors
+from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
+from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
 
 ENCODER_FILE: Final = "encoder"
 """In the directory of an index."""
@@ -157,7 +157,7 @@ class StoredIndex:
         table : instead of code and weights, the cost of a stored 0 and of a stored 1 of each bit, ``[bits, 2]``.
         vector : instead, what the index's encoder makes the costs of, ``[dim]``.
         costs : how: ``"asymmetric"``, ``"inner"`` or ``"symmetric"``, which takes weights; see
-            :data:`whamming.storage.encoders.Form`. By default asymmetric where the encoder has learned from a sample.
+            :data:`whamming.storage.Form`. By default asymmetric where the encoder has learned from a sample.
         k : at most so many hits; by default all.
         radius : only hits of at most this distance.
         payloads : bring the items' payloads along.

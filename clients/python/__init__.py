@@ -28,16 +28,16 @@ import importlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from whamming.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.native import Budget, Hit, InvalidArgumentError, WhammingError
+from whamming.service_errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.storage import Database, Encoder, StorageError, StoredIndex, load_encoder, restore
 from whamming.storage import fit as fit_encoder
 from whamming.storage import open_database as open  # noqa: A004 - the verb that users expect
 
 if TYPE_CHECKING:
     from whamming import aio
-    from whamming.remote import RemoteDatabase, RemoteIndex, RemoteSearch, connect
-    from whamming.tls import Tls
+    from whamming.blocking import RemoteDatabase, RemoteIndex, RemoteSearch, connect
+    from whamming.remote.tls import Tls
 
 __version__ = version("whamming")
 __all__ = [
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     if name == "aio":
         return importlib.import_module("whamming.aio")
     if name in ("RemoteDatabase", "RemoteIndex", "RemoteSearch", "connect"):
-        return getattr(importlib.import_module("whamming.remote"), name)
+        return getattr(importlib.import_module("whamming.blocking"), name)
     if name == "Tls":
-        return importlib.import_module("whamming.tls").Tls
+        return importlib.import_module("whamming.remote.tls").Tls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,36 +24,36 @@ import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whamming.errors import AnswerTooLargeError, OverloadedError, UnavailableError
 from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError, Plan, Tables
 from whamming.native.costs import as_array, as_codes
 from whamming.native.cursor import as_whole, check_radius, checked_place
-from whamming.querying import Batch, Connection, Search
-from whamming.retries import Retries, answers, once, responses_of
-from whamming.session import Session
+from whamming.remote.messages import (
+    Queries,
+    batches,
+    encoder_messages,
+    options_message,
+)
+from whamming.remote.querying import Batch, Connection, Search
+from whamming.remote.retries import Retries, answers, once, responses_of
+from whamming.remote.session import Session
+from whamming.remote.tls import Tls
+from whamming.service_errors import AnswerTooLargeError, OverloadedError, UnavailableError
 from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
-from whamming.storage.encoders import Encoder, Form, Kind
+from whamming.storage.items.rows import as_ids
 from whamming.storage.reranking import Rerank, read_queries
-from whamming.storage.rows import as_ids
 from whamming.storage.settings import KeptVectors, Metric, check_choice
-from whamming.storage.vectors import as_vectors, blocks
-from whamming.tls import Tls
+from whamming.storage.vectors.arrays import as_vectors, blocks
+from whamming.storage.vectors.encoders import Encoder, Form, Kind
 from whamming.v1 import index_pb2, item_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
-from whamming.v1.values import (
+from whamming.wire.values import (
     durability_number,
     items_of,
     settings_of,
     settings_request,
     store_stats_of,
-)
-from whamming.wire import (
-    Queries,
-    batches,
-    encoder_messages,
-    options_message,
 )
 
 RETRY_SECONDS: Final = 30.0

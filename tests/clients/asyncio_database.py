@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming import Hit, aio
+from whamming.blocking import shared_portal
 from whamming.native import Answer, Stats
-from whamming.querying import Search
-from whamming.remote import shared_portal
+from whamming.remote.querying import Search
 from whamming.storage import IndexSettings, Items, Rows, StoreStats
 
 
@@ -100,7 +100,7 @@ class AioIndex:
 
 
 class AioSearch:
-    """Waits for :class:`whamming.querying.Search`."""
+    """Waits for :class:`whamming.remote.querying.Search`."""
 
     def __init__(self, search: Search) -> None:
         self._portal = shared_portal()

@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from whamming.errors import UnavailableError
-from whamming.retries import Attempts
+from whamming.remote.retries import Attempts
+from whamming.service_errors import UnavailableError
 
 
 class Clock:
@@ -16,8 +16,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("whamming.retries.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("whamming.retries.asyncio.sleep", self._sleep)
+        monkeypatch.setattr("whamming.remote.retries.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("whamming.remote.retries.asyncio.sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds

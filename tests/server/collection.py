@@ -15,7 +15,7 @@ from tests.storage.model import Model
 from whamming.storage import BitOrder, IndexSettings
 from whamming.v1 import index_pb2, item_pb2
 from whamming.v1.search_pb2 import Query
-from whamming.v1.values import settings_message
+from whamming.wire.values import settings_message
 
 Form = Literal["code", "weights", "table"]
 FORMS: tuple[Form, ...] = ("code", "weights", "table")

@@ -40,8 +40,8 @@ from tests.server.fuzz_cases import (
 )
 from tests.server.fuzz_checks import MOST_RESPONSES, Answer, Checks, Control, UnsoundError, expect
 from whamming.server import Config, Server
-from whamming.server.queries import BatchedQueries, StreamedQuery
-from whamming.server.searching import Arrival, SearchStream
+from whamming.server.search.queries import BatchedQueries, StreamedQuery
+from whamming.server.search.searching import Arrival, SearchStream
 from whamming.storage import IndexSettings
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 

@@ -22,7 +22,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from whamming.server.app import SERVICES
-from whamming.storage.fitting import fit
+from whamming.storage.vectors.fitting import fit
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 METHODS: Final[dict[str, MethodDescriptor]] = {

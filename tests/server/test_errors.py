@@ -19,9 +19,10 @@ from tests.server.collection import Collection
 from tests.server.conversation import FAILED, Conversation, Options, Query, reason_of
 from tests.serving import ServerProcess, Stubs, details_of
 from whamming import InvalidArgumentError, WhammingError, storage
-from whamming.errors import OverloadedError, ServiceError, UnavailableError
 from whamming.native import CorruptIndexError
-from whamming.server import errors
+from whamming.remote.messages import error_of
+from whamming.server.rpc import status as errors
+from whamming.service_errors import OverloadedError, ServiceError, UnavailableError
 from whamming.storage import IndexSettings
 from whamming.v1.index_pb2 import (
     CompactIndexRequest,
@@ -36,8 +37,7 @@ from whamming.v1.index_pb2 import (
 from whamming.v1.index_pb2 import IndexSettings as Settings
 from whamming.v1.item_pb2 import DeleteRequest, GetRequest, ItemBatch, ScanRequest, UpsertRequest
 from whamming.v1.search_pb2 import Budget, ResumeToken, SearchOnceRequest, SearchRequest
-from whamming.v1.values import FieldError
-from whamming.wire import error_of
+from whamming.wire.values import FieldError
 
 BITS = 13
 
@@ -146,7 +146,7 @@ OTHERWISE: dict[type[BaseException], type[WhammingError]] = {
     errors.NoTablesError: InvalidArgumentError,
     errors.NoEncoderError: InvalidArgumentError,
     errors.OverloadedError: OverloadedError,
-    errors.AnswerTooLargeError: whamming.errors.AnswerTooLargeError,
+    errors.AnswerTooLargeError: whamming.service_errors.AnswerTooLargeError,
     errors.ShuttingDownError: UnavailableError,
 }
 """What our client raises where it does not raise the same error."""

@@ -19,13 +19,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from whamming.native import InvalidArgumentError
 from whamming.server import Config, Server
-from whamming.server.errors import AnswerTooLargeError, refusal
-from whamming.server.scheduler import Flow, Outcome, Scheduler
-from whamming.server.searching import SearchStream
-from whamming.server.services import IndexService, ItemService, Storage
+from whamming.server.rpc.services import IndexService, ItemService, Storage
+from whamming.server.rpc.status import AnswerTooLargeError, refusal
+from whamming.server.search.scheduler import Flow, Outcome, Scheduler
+from whamming.server.search.searching import SearchStream
 from whamming.storage import ClosedError, Database, IndexSettings, open_database
-from whamming.storage.disk import _File, write_index
-from whamming.storage.fitting import fit
+from whamming.storage.files.lmdb_store import _File, write_index
+from whamming.storage.vectors.fitting import fit
 from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from whamming.native import InvalidArgumentError, wire
-from whamming.server.given import Field, GivenQueries
+from whamming.server.search.given import Field, GivenQueries
 from whamming.v1 import search_pb2
 
 FIELDS: list[Field] = ["code", "weights", "table", "vector"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from whamming.native import BatchStats, Stats
-from whamming.server.messages import chunk_message, encode_answers, encode_chunks
-from whamming.server.queries import NO_STATS, Answers, Chunk, End
+from whamming.server.search.messages import chunk_message, encode_answers, encode_chunks
+from whamming.server.search.queries import NO_STATS, Answers, Chunk, End
 from whamming.storage import NotFoundError
 from whamming.v1 import search_pb2
 

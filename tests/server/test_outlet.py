@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.native.examples import generated
-from whamming.server.outlet import MESSAGE_BYTES, Outlet
-from whamming.server.scheduler import Job, Outcome
+from whamming.server.search.outlet import MESSAGE_BYTES, Outlet
+from whamming.server.search.scheduler import Job, Outcome
 
 
 class Parker:

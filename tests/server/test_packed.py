@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from whamming.v1 import item_pb2, search_pb2
-from whamming.v1.packed import FEW, field_bytes, pack, unpack
+from whamming.wire.packed import FEW, field_bytes, pack, unpack
 
 FIELDS = [
     (search_pb2.Chunk, "ids", np.uint64),

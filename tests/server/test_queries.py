@@ -15,8 +15,8 @@ from tests.native.examples import make_codes
 from tests.native.oracle import Floats, Truth, truth
 from whamming import InvalidArgumentError, StoredIndex
 from whamming.native import Costs
-from whamming.server.messages import encode_answers
-from whamming.server.queries import (
+from whamming.server.search.messages import encode_answers
+from whamming.server.search.queries import (
     CHUNK_BYTES,
     MOST_TOGETHER,
     PAYLOADS_TOGETHER,
@@ -31,9 +31,9 @@ from whamming.server.queries import (
     StreamedQuery,
     is_quick,
 )
-from whamming.server.scheduler import Job, Outcome
+from whamming.server.search.scheduler import Job, Outcome
 from whamming.v1 import search_pb2
-from whamming.v1.values import hits_of
+from whamming.wire.values import hits_of
 
 BITS = 24
 N = 400

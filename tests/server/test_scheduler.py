@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.serving import wait_until
-from whamming.server.scheduler import Flow, Job, Outcome, Scheduler
+from whamming.server.search.scheduler import Flow, Job, Outcome, Scheduler
 
 SLICE = 0.002
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 import whamming
 from tests.serving import ServerProcess, Stubs, details_of
 from whamming import Database, InvalidArgumentError, RemoteDatabase
-from whamming.storage.encoders import Form, Kind
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import KeptVectors, Metric
+from whamming.storage.vectors.encoders import Form, Kind
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 DIM, BITS, COUNT = 24, 20, 700

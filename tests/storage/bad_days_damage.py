@@ -38,7 +38,7 @@ import whamming
 from tests.storage.bad_days_regions import regions_of
 from whamming import Database, StoredIndex, WhammingError
 from whamming.native import Buckets, Plan, Tables
-from whamming.storage import disk
+from whamming.storage.files import lmdb_store as disk
 
 INDEX = "docs"
 ITEMS = 900

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import whamming
 from tests.storage.bad_days_items import BrokenPromiseError, Ids, Versions, some, versions_in
 from tests.storage.bad_days_writer import HOT, INDEX
-from whamming.storage.contents import Snapshot
+from whamming.storage.store.contents import Snapshot
 from whamming.storage.stored_index import make_costs
 
 PAUSE = 0.005

@@ -20,10 +20,10 @@ import numpy as np
 
 import whamming
 from tests.storage.bad_days_items import Ids, codes_of, payloads_of
-from whamming.storage import faults, maintenance
-from whamming.storage.rows import WriteBatch
-from whamming.storage.segmented import SegmentedStore
+from whamming.storage.items.rows import WriteBatch
 from whamming.storage.settings import Durability
+from whamming.storage.store import faults, maintenance
+from whamming.storage.store.segmented import SegmentedStore
 
 INDEX = "torture"
 LANES = 3

@@ -91,8 +91,8 @@ def make_place(request: pytest.FixtureRequest, directory: Path) -> Place:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make segments so small that sealing and merging happen all the time."""
-    monkeypatch.setattr("whamming.storage.maintenance.SEAL_ROWS", 16)
-    monkeypatch.setattr("whamming.storage.contents.SMALL_RUN", 3)
+    monkeypatch.setattr("whamming.storage.store.maintenance.SEAL_ROWS", 16)
+    monkeypatch.setattr("whamming.storage.store.contents.SMALL_RUN", 3)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.storage.conftest import Place
 from tests.storage.twin import Twin, frozen, in_threads, on_disk, random_codes, wait_until
 from whamming import StoredIndex
 from whamming.storage import ClosedError
-from whamming.storage.segmented import SegmentedStore
+from whamming.storage.store.segmented import SegmentedStore
 
 
 def test_closing_twice_is_fine_and_nothing_works_afterwards(place: Place) -> None:
@@ -135,7 +135,7 @@ def test_a_commit_that_breaks_off_acknowledges_nothing(
             except BaseException as error:
                 outcomes[i] = error
 
-        monkeypatch.setattr("whamming.storage.faults.hook", hook)
+        monkeypatch.setattr("whamming.storage.store.faults.hook", hook)
         threads = [threading.Thread(target=write, args=(i,)) for i in range(1, 5)]
         threads[0].start()
         entered.wait()
@@ -147,7 +147,7 @@ def test_a_commit_that_breaks_off_acknowledges_nothing(
         go_on.set()
         for thread in threads:
             thread.join()
-        monkeypatch.setattr("whamming.storage.faults.hook", None)
+        monkeypatch.setattr("whamming.storage.store.faults.hook", None)
         assert outcomes[1] is None
         assert any(isinstance(outcomes[i], interrupt) for i in (2, 3, 4))
         acknowledged = [i for i in range(1, 5) if outcomes[i] is None]

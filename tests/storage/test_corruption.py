@@ -11,8 +11,9 @@ import whamming
 from tests.storage import bad_days_damage as damage
 from tests.storage.bad_days_regions import Regions, regions_of
 from whamming import WhammingError
-from whamming.storage import CorruptStoreError, disk
-from whamming.storage.records import array_key, dead_key, delta_key
+from whamming.storage import CorruptStoreError
+from whamming.storage.files import lmdb_store as disk
+from whamming.storage.files.records import array_key, dead_key, delta_key
 
 CASES = int(os.environ.get("WHAMMING_DAMAGE", "300"))
 KINDS = 17

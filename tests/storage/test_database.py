@@ -29,7 +29,7 @@ from whamming.storage import (
     Snapshot,
     WriterBusyError,
 )
-from whamming.storage.records import MANIFEST_KEY, pack_manifest, unpack_manifest
+from whamming.storage.files.records import MANIFEST_KEY, pack_manifest, unpack_manifest
 
 # -- indexes by name -------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ def test_a_store_is_found_when_it_is_installed_and_looked_for_once(
     installed = tmp_path / "later-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[whamming.stores]\nlater = whamming.storage.ram:backend\n")
+    (installed / "entry_points.txt").write_text("[whamming.stores]\nlater = whamming.storage.store.ram:backend\n")
     monkeypatch.syspath_prepend(tmp_path)
     with whamming.open(store="later") as database:
         assert len(database.create_index("docs", 8)) == 0
@@ -544,7 +544,7 @@ def test_a_directory_that_is_gone_is_a_storage_error(lasting: Place) -> None:
 
 
 def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
+    monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
     database = disk.open()
     for name in ("a", "b", "c"):
         database.create_index(name, 8).upsert([1], np.array([[1]], dtype=np.uint8), durability="async")
@@ -554,10 +554,10 @@ def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest
         if name == "before commit" and (failure := next(failures)) is not None:
             raise failure
 
-    monkeypatch.setattr("whamming.storage.faults.hook", hook)
+    monkeypatch.setattr("whamming.storage.store.faults.hook", hook)
     with pytest.raises(OSError, match="a bad day"):
         database.close()
-    monkeypatch.setattr("whamming.storage.faults.hook", None)
+    monkeypatch.setattr("whamming.storage.store.faults.hook", None)
     with disk.open() as database:
         assert sorted(len(database.index(name)) for name in ("a", "b", "c")) == [0, 1, 1]
 
@@ -571,8 +571,8 @@ def test_sealing_goes_on_when_snapshots_use_all_of_the_files_readers(
     with disk.open() as database:
         model = Model(database.create_index("docs", BITS).settings)
     (disk.directory / "db" / "docs" / "lock.mdb").unlink()  # which has a place for each reader
-    monkeypatch.setattr("whamming.storage.disk.MAX_READERS", 4)
-    monkeypatch.setattr("whamming.storage.disk._LOCK_BYTES", 0)
+    monkeypatch.setattr("whamming.storage.files.lmdb_store.MAX_READERS", 4)
+    monkeypatch.setattr("whamming.storage.files.lmdb_store._LOCK_BYTES", 0)
     with disk.open() as database:
         index = database.index("docs")
         kept = []

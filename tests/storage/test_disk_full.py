@@ -21,8 +21,10 @@ import pytest
 import whamming
 from tests.storage.bad_days_items import BITS, Versions, all_versions, codes_of, payloads_of
 from whamming import StoredIndex
-from whamming.storage import StorageFullError, disk, faults, maintenance, segmented
-from whamming.storage.disk import LmdbStore
+from whamming.storage import StorageFullError
+from whamming.storage.files import lmdb_store as disk
+from whamming.storage.files.lmdb_store import LmdbStore
+from whamming.storage.store import faults, maintenance, segmented
 
 UNIVERSE = 200_000
 FULL = "no room to write to .*; free some space, then write again"

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, on_disk, random_codes, wait_until
 from whamming.storage import Durability, IndexSettings
-from whamming.storage.segmented import SegmentedStore
+from whamming.storage.store.segmented import SegmentedStore
 
 
 @pytest.mark.parametrize("default", ["fsync", "async"])
@@ -18,7 +18,7 @@ from whamming.storage.segmented import SegmentedStore
 def test_durability_is_the_indexs_unless_a_write_says(
     disk: Place, default: Durability, asked: Durability | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
+    monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
     with disk.open() as database:
         index = database.create_index("docs", 8, durability=default)
         expected = []
@@ -43,7 +43,7 @@ def test_async_writes_are_on_disk_soon(disk: Place) -> None:
 
 @pytest.mark.parametrize("how", ["flush", "fsync", "seal", "backup", "close"])
 def test_async_writes_are_on_disk_after(how: str, disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
+    monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
     with disk.open() as database:
         index = database.create_index("docs", 8)
         index.upsert([1], np.array([[1]], dtype=np.uint8), durability="async")

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from tests.native.examples import generated
 from whamming.native import Index, InvalidArgumentError
-from whamming.storage import CorruptStoreError, FormatError, StorageError, encoders
-from whamming.storage.encoders import Encoder, Form, Kind, Training, load_encoder
-from whamming.storage.fitting import fit
+from whamming.storage import CorruptStoreError, FormatError, StorageError
+from whamming.storage.vectors import encoders
+from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, load_encoder
+from whamming.storage.vectors.fitting import fit
 
 KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
 FORMS: tuple[Form, ...] = ("asymmetric", "inner", "symmetric")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tests.native.examples import generated
 from whamming.native import InvalidArgumentError
-from whamming.storage import fitting
-from whamming.storage.encoders import Kind
-from whamming.storage.fitting import fit
+from whamming.storage.vectors import fitting
+from whamming.storage.vectors.encoders import Kind
+from whamming.storage.vectors.fitting import fit
 
 KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
 

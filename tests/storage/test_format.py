@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from whamming.storage.records import array_key, check_array, delta_key, pack_array, pack_delta, unpack_delta
-from whamming.storage.rows import WriteBatch
+from whamming.storage.files.records import array_key, check_array, delta_key, pack_array, pack_delta, unpack_delta
+from whamming.storage.items.rows import WriteBatch
 from whamming.storage.settings import IndexSettings
 
 TEXT = (Path(__file__).parents[2] / "storage" / "FORMAT.md").read_text(encoding="utf-8")

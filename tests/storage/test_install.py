@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whamming
-from whamming.storage.disk import LmdbStore
+from whamming.storage.files.lmdb_store import LmdbStore
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])

@@ -9,8 +9,8 @@ import pytest
 
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, random_codes
-from whamming.storage.contents import Contents
-from whamming.storage.segment import Live
+from whamming.storage.items.segment import Live
+from whamming.storage.store.contents import Contents
 
 
 def once(function: Callable[..., Any], *, before: bool = True) -> Callable[..., Any]:
@@ -87,12 +87,12 @@ def test_a_search_that_is_interrupted_loses_no_writes(
 def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
     disk: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.segmented.ASYNC_SECONDS", 3600)
+    monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.upsert([1, 2], random_codes(2, 13, 1), durability="async")
         with monkeypatch.context() as patched:
-            patched.setattr("whamming.storage.faults.hook", interrupt_at("after commit"))
+            patched.setattr("whamming.storage.store.faults.hook", interrupt_at("after commit"))
             with pytest.raises(KeyboardInterrupt):
                 twin.index.flush()
         twin.upsert([2, 3], random_codes(2, 13, 2), durability="async")
@@ -107,13 +107,13 @@ def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
 def test_a_seal_into_several_segments_that_breaks_off(
     disk: Place, point: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.disk.LmdbStore._most_rows", lambda _: 20)
+    monkeypatch.setattr("whamming.storage.files.lmdb_store.LmdbStore._most_rows", lambda _: 20)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.layer()
         twin.upsert(range(100, 170), random_codes(70, 13))
         with monkeypatch.context() as patched:
-            patched.setattr("whamming.storage.faults.hook", interrupt_at(point, passes))
+            patched.setattr("whamming.storage.store.faults.hook", interrupt_at(point, passes))
             with pytest.raises(KeyboardInterrupt):
                 twin.index.seal()
         twin.check()

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tests.native.examples import generated
 from whamming.native import InvalidArgumentError
-from whamming.storage.kept_vectors import measure, pack_vectors, unpack_vectors
-from whamming.storage.rows import Payloads
+from whamming.storage.items.rows import Payloads
 from whamming.storage.settings import IndexSettings, KeptVectors, Metric
+from whamming.storage.vectors.kept import measure, pack_vectors, unpack_vectors
 
 
 @generated(60)

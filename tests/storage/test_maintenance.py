@@ -7,8 +7,8 @@ import pytest
 
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, change_everything, random_codes, wait_until
-from whamming.storage import maintenance
-from whamming.storage.segmented import SegmentedStore
+from whamming.storage.store import maintenance
+from whamming.storage.store.segmented import SegmentedStore
 
 
 def test_sealing_and_compacting_show_in_the_statistics(place: Place) -> None:

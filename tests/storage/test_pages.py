@@ -18,7 +18,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from whamming.storage.pages import PageError, PageReport, check_pages
+from whamming.storage.files.pages import PageError, PageReport, check_pages
 
 PAGE = 4096
 META = 152

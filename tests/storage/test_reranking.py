@@ -16,7 +16,7 @@ from tests.native.examples import generated
 from whamming import Budget, StoredIndex
 from whamming.native import InvalidArgumentError
 from whamming.storage import Database, KeptVectors, Kind, Metric, Rerank
-from whamming.storage.kept_vectors import measure
+from whamming.storage.vectors.kept import measure
 
 
 def filled(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.native.examples import generated
 from whamming import InvalidArgumentError
 from whamming.storage import BitOrder, IndexSettings, Rows, WriteBatch
-from whamming.storage.rows import Payloads, as_ids, settle
+from whamming.storage.items.rows import Payloads, as_ids, settle
 
 payload_lists = st.lists(st.binary(max_size=20), max_size=12)
 small_ids = st.integers(0, 9) | st.sampled_from([2**63, 2**64 - 1])
@@ -28,7 +28,7 @@ def test_payloads_are_taken_in_any_order(
     payloads: list[bytes], data: st.DataObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = data.draw(st.sampled_from([1, 7, 1 << 22]))
-    monkeypatch.setattr("whamming.storage.rows._CHUNK_BYTES", chunk)
+    monkeypatch.setattr("whamming.storage.items.rows._CHUNK_BYTES", chunk)
     packed = Payloads.of(payloads)
     assert len(packed) == len(payloads)
     assert [packed[i] for i in range(len(packed))] == payloads

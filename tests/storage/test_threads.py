@@ -11,8 +11,8 @@ import whamming
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, in_threads, random_codes, wait_until
 from whamming import StoredIndex
-from whamming.storage import maintenance
-from whamming.storage.segmented import SegmentedStore
+from whamming.storage.store import maintenance
+from whamming.storage.store.segmented import SegmentedStore
 
 THREADS = 8
 
@@ -139,7 +139,7 @@ def test_writers_wait_for_a_seal_however_many_they_are(
 
             return run
 
-        monkeypatch.setattr("whamming.storage.faults.hook", hook)
+        monkeypatch.setattr("whamming.storage.store.faults.hook", hook)
         in_threads(*(writer(number) for number in range(THREADS)))
         assert seen
         assert maintenance.SEAL_ROWS <= seen[0] <= most

@@ -23,8 +23,9 @@ from tests.storage.torture import (
     Torture,
     points_in_storage,
 )
-from whamming.storage import StoredIndex, faults, segmented
-from whamming.storage.disk import LmdbStore
+from whamming.storage import StoredIndex
+from whamming.storage.files.lmdb_store import LmdbStore
+from whamming.storage.store import faults, segmented
 
 _processes = multiprocessing.get_context("forkserver")
 

@@ -20,7 +20,7 @@ from tests.storage.conftest import Place
 from tests.storage.model import Model, check_items
 from whamming import Database, InvalidArgumentError, StorageError, StoredIndex
 from whamming.storage import BitOrder, IndexSettings, ItemsIndex, Rows, export_items, import_items, read_codes
-from whamming.storage.columns import ids_path
+from whamming.storage.transfer.columns import ids_path
 
 BITS = 13
 IDS = np.array([5, 2**64 - 1, 0, 2**33, *range(100, 121)], dtype=np.uint64)

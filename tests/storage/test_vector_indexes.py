@@ -28,7 +28,7 @@ from whamming.storage import (
     load_encoder,
     stored_index,
 )
-from whamming.storage.kept_vectors import pack_vectors, unpack_vectors
+from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
 
 DIM, BITS = 24, 20
 

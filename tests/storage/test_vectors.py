@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.native.examples import generated
 from whamming.native import InvalidArgumentError
-from whamming.storage import vectors
-from whamming.storage.vectors import DTYPES, MAX_DIM, as_vectors, blocks, check_dim
+from whamming.storage.vectors import arrays as vectors
+from whamming.storage.vectors.arrays import DTYPES, MAX_DIM, as_vectors, blocks, check_dim
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -167,7 +167,7 @@ def test_what_the_caller_does_to_its_arrays_later_changes_nothing(twin: Twin) ->
 def test_a_batch_that_no_record_holds_is_refused_and_keeps_no_other_back(
     disk: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.disk.LARGEST_VALUE", 1000)
+    monkeypatch.setattr("whamming.storage.files.lmdb_store.LARGEST_VALUE", 1000)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.upsert(range(50), random_codes(50, 13), durability=durability)  # 48 + 50 x 10 bytes

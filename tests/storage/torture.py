@@ -38,8 +38,9 @@ from tests.storage.bad_days_items import (
 )
 from tests.storage.bad_days_reader import Report
 from tests.storage.bad_days_writer import DONE, INDEX, LANES, Job, Operation
-from whamming.storage import StorageError, StoredIndex, segmented
-from whamming.storage.segment import SEGMENT_ARRAYS
+from whamming.storage import StorageError, StoredIndex
+from whamming.storage.items.segment import SEGMENT_ARRAYS
+from whamming.storage.store import segmented
 
 COMMIT_POINTS = ("before commit", "in commit", "after commit")
 SEGMENT_POINTS = (

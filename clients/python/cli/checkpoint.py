@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from whamming.storage.columns import ids_path
+from whamming.storage.transfer.columns import ids_path
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyIndex, add_target, opened, target_name
 from whamming.storage import CodesFile, Durability, Piece, VectorsFile, VectorsPiece, read_codes, read_vectors
-from whamming.storage.errors import from_system
+from whamming.storage.storage_errors import from_system
 
 BATCH: Final = 50_000
 BATCH_BYTES: Final = 1 << 20

@@ -14,8 +14,8 @@ import whamming
 from whamming.cli import benching, completion, directory, encoding, importing, indexes, items, searching, serving
 from whamming.cli.output import note
 from whamming.cli.parser import Parser, UsageError, commands_of
-from whamming.errors import UnavailableError
 from whamming.native import WhammingError
+from whamming.service_errors import UnavailableError
 
 OK: Final = 0
 FAILED: Final = 1

@@ -14,7 +14,7 @@ from whamming.cli.parser import FailureError, whole
 from whamming.cli.target import AnyIndex
 from whamming.native import InvalidArgumentError
 from whamming.storage import Form, IndexSettings, Rerank, read_codes, read_vectors
-from whamming.storage.errors import from_system
+from whamming.storage.storage_errors import from_system
 
 
 def add_query(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@
  * Built with clang's -fsanitize=fuzzer, LLVMFuzzerTestOneInput is the entry. Built with -DFUZZ_MAIN, for machines with
  * gcc only, main() makes inputs up: fuzz_open RUNS [SEED].
  */
-#include "arrays.h"
+#include "index/arrays.h"
 #include "twin.h"
 
 #include <stddef.h>

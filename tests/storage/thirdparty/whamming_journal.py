@@ -36,10 +36,10 @@ from whamming.storage import (
     StoreStats,
     VerifyReport,
     WriteBatch,
-    ram,
 )
-from whamming.storage.rows import Payloads
-from whamming.storage.store import Progress
+from whamming.storage.items.rows import Payloads
+from whamming.storage.store import ram
+from whamming.storage.store.protocol import Progress
 
 _SETTINGS = "settings.json"
 _JOURNAL = "journal"

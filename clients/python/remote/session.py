@@ -1,0 +1,111 @@
+"""The one Search call that all of a client's queries share, so that a query costs a message and not a call.
+
+Queries are told apart by their ids; a task sends what is to be sent, another hands out the chunks that arrive. When the
+call breaks, every query under way hears of it, and the next query opens a new call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any
+
+import grpc
+
+from whamming.native import WhammingError
+from whamming.remote.retries import answers
+from whamming.service_errors import UnavailableError
+from whamming.storage import ClosedError
+from whamming.v1 import search_pb2
+
+Inbox = asyncio.Queue[search_pb2.Chunk | WhammingError]
+
+
+class Session:
+    """A Search call, opened when it is needed. To be used in one event loop."""
+
+    def __init__(self, stub: Any) -> None:
+        """Prepare."""
+        self._stub = stub
+        self._ids = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._outbox: asyncio.Queue[search_pb2.SearchRequest] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._call: Any = None
+
+    def start(self, index: str, query: search_pb2.Query) -> tuple[int, Inbox]:
+        """Send a query; returns the id that it got and where its chunks will be."""
+        if self._call is None:
+            self._open()
+        query.id = next(self._ids)
+        inbox: Inbox = asyncio.Queue()
+        self._inboxes[query.id] = inbox
+        self._send(search_pb2.SearchRequest(batch=search_pb2.QueryBatch(index=index, queries=[query])))
+        return query.id, inbox
+
+    def grant(self, query_id: int, hits: int) -> None:
+        """Let a query send more hits."""
+        self._send(search_pb2.SearchRequest(grant=search_pb2.GrantCredit(query_id=query_id, hits=hits)))
+
+    def forget(self, query_id: int) -> None:
+        """Cancel a query, if it is still under way."""
+        if self._inboxes.pop(query_id, None) is not None:
+            self._send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[query_id])))
+
+    async def close(self) -> None:
+        """End the call."""
+        self._break(UnavailableError("the connection was closed; connect again"))
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _open(self) -> None:
+        try:
+            call = self._call = self._stub.Search()
+        except grpc.aio.UsageError as error:
+            raise ClosedError("the connection is closed; connect again") from error
+        self._outbox = asyncio.Queue()
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = [
+            asyncio.create_task(self._write(call, self._outbox)),
+            asyncio.create_task(self._read(call)),
+        ]
+
+    def _send(self, request: search_pb2.SearchRequest) -> None:
+        if self._call is not None:
+            self._outbox.put_nowait(request)
+
+    async def _write(self, call: Any, outbox: asyncio.Queue[search_pb2.SearchRequest]) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # reading tells why
+            while True:
+                await call.write(await outbox.get())
+
+    async def _read(self, call: Any) -> None:
+        error: WhammingError = UnavailableError("the server ended the stream; it may be shutting down")
+        try:
+            async for response in answers(call):
+                for chunk in response.chunks:
+                    ended = chunk.HasField("end")
+                    inbox = self._inboxes.pop(chunk.query_id, None) if ended else self._inboxes.get(chunk.query_id)
+                    if inbox is not None:
+                        inbox.put_nowait(chunk)
+        except WhammingError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if self._call is call:
+            self._break(error)
+
+    def _break(self, error: WhammingError) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        inboxes, self._inboxes = self._inboxes, {}
+        for inbox in inboxes.values():
+            inbox.put_nowait(error)

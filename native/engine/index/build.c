@@ -1,0 +1,286 @@
+/* Building the arrays of an index (arrays.h) from codes.
+ *
+ *   codes -> distinct ones (distinct.c) -> order (order.c) -> CODES, IDS, GROUPS
+ *     CODES -> BLOCKS
+ *           -> per table: count keys, sum up, place rows: DIRECTORY, POSTINGS, ENTRIES
+ *
+ * Postings are placed by a counting sort, table by table, in row order, so that rows increase within a bucket.
+ */
+#include "index/arrays.h"
+#include "index/distinct.h"
+#include "base/memory.h"
+#include "index/order.h"
+#include "base/parallel.h"
+
+enum { DISTINCT = 100, ORDERED = 500, BLOCKED = 600, FINISHED = 1000 }; /* progress after each stage */
+
+struct build {
+    const struct wh_build_options *options;
+    struct meta meta;
+    struct substring *substring;
+    uint8_t *data[WH_ARRAYS];
+    uint64_t size[WH_ARRAYS];
+    uint32_t **next; /* per thread: the next free position of each bucket */
+    uint32_t *wide;  /* the single directory in its wide form */
+    uint64_t places; /* buckets of the largest table */
+    volatile uint32_t *progress;
+    _Atomic uint32_t tables_done;
+};
+
+static uint32_t directory_bits_for(uint64_t n, uint32_t longest) {
+    uint32_t bits = 8;
+    while (bits < 28 && (UINT64_C(1) << bits) < 2 * n) bits++;
+    return longest < bits ? longest : bits;
+}
+
+static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
+    const struct substring *s = &b->substring[t];
+    return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
+}
+
+static void fill_block(void *context, size_t block, uint32_t worker) {
+    struct build *b = context;
+    (void)worker;
+    size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
+    uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
+    uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
+    for (size_t lane = 0; lane < WH_BLOCK_CODES && first + lane < b->meta.rows; lane++) {
+        const uint8_t *code = b->data[WH_CODES] + (first + lane) * bytes;
+        int shift = lane < 64 ? 0 : 4;
+        for (size_t p = 0; p < planes; p++)
+            out[p * 64 + (lane & 63)] |= (uint8_t)((code[p >> 1] >> (4 * (p & 1)) & 15) << shift);
+    }
+}
+
+/* Count table t's keys into place: offset[bucket x stride + 1] for prefix sums. */
+static void count_table(void *context, size_t table, uint32_t worker) {
+    struct build *b = context;
+    (void)worker;
+    uint32_t t = (uint32_t)table;
+    uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
+    size_t stride = b->wide ? b->meta.tables : 1;
+    for (uint64_t row = 0; row < b->meta.rows; row++) offset[key_bucket(b, t, row) * stride + 1]++;
+}
+
+static void place_table(void *context, size_t table, uint32_t worker) {
+    struct build *b = context;
+    uint32_t t = (uint32_t)table, *next = b->next[worker];
+    const uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
+    size_t stride = b->wide ? b->meta.tables : 1, bytes = code_bytes_of(b->meta.bits);
+    uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.rows;
+    for (uint64_t bucket = 0; bucket < places; bucket++) next[bucket] = offset[bucket * stride];
+    uint32_t *postings = (uint32_t *)b->data[WH_POSTINGS];
+    for (uint64_t row = 0; row < b->meta.rows; row++) {
+        uint64_t position = base + next[key_bucket(b, t, row)]++;
+        postings[position] = (uint32_t)row;
+        if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
+    }
+    uint32_t done = atomic_fetch_add(&b->tables_done, 1) + 1;
+    progress_report(b->progress, BLOCKED + done * (FINISHED - BLOCKED) / b->meta.tables);
+}
+
+static void sum_up(uint32_t *offset, uint64_t count) {
+    for (uint64_t i = 1; i < count; i++) offset[i] += offset[i - 1];
+}
+
+/* The narrow directory serves where every bucket's postings can be counted in 16 bits, and where it is smaller. */
+static int narrow_fits(const struct build *b) {
+    uint64_t m = b->meta.tables;
+    if (narrow_record_bytes(b->meta.tables) >= 4 * m) return 0;
+    for (uint64_t bucket = 0; bucket < b->places; bucket++)
+        if (b->wide[(bucket + 1) * m] - b->wide[bucket * m] > UINT16_MAX) return 0;
+    return 1;
+}
+
+static void write_narrow(const struct build *b) {
+    uint64_t m = b->meta.tables;
+    size_t record = narrow_record_bytes(b->meta.tables);
+    for (uint64_t bucket = 0; bucket < b->places; bucket++) {
+        uint8_t *out = b->data[WH_DIRECTORY] + bucket * record;
+        uint32_t base = b->wide[bucket * m];
+        memcpy(out, &base, 4);
+        for (uint64_t t = 0; t < m; t++) {
+            uint16_t end = (uint16_t)(b->wide[bucket * m + t + 1] - base);
+            memcpy(out + 4 + 2 * t, &end, 2);
+        }
+    }
+}
+
+static int allocate(struct build *b, int array) {
+    b->data[array] = b->size[array] ? memory_array(b->size[array]) : NULL;
+    return b->size[array] && !b->data[array] ? WH_MEMORY : WH_OK;
+}
+
+static int build_tables(struct build *b) {
+    uint32_t m = b->meta.tables, threads = b->options->threads > 1 ? b->options->threads : 1;
+    int status = WH_MEMORY;
+    if (threads > m) threads = m;
+    b->substring = wh_calloc(m, sizeof *b->substring);
+    b->next = wh_calloc(threads, sizeof *b->next);
+    if (!b->substring || !b->next) return status;
+    substrings_fill(b->substring, &b->meta);
+    b->places = UINT64_C(1) << b->substring[0].directory_bits;
+    for (uint32_t t = 0; t < threads; t++)
+        if (!(b->next[t] = wh_malloc(sizeof **b->next * b->places))) goto out;
+
+    if (b->meta.layout == WH_SINGLE) {
+        if (!(b->wide = wh_calloc((size_t)(b->places * m + 1), sizeof *b->wide))) goto out;
+        parallel_run(threads, m, count_table, b);
+        sum_up(b->wide, b->places * m + 1);
+        b->meta.narrow = (uint32_t)narrow_fits(b);
+    }
+    arrays_sizes(&b->meta, b->size);
+    if (allocate(b, WH_DIRECTORY) || allocate(b, WH_POSTINGS) || allocate(b, WH_ENTRIES)) goto out;
+    if (b->meta.layout == WH_MULTI) {
+        parallel_run(threads, m, count_table, b);
+        for (uint32_t t = 0; t < m; t++)
+            sum_up((uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory),
+                   (UINT64_C(1) << b->substring[t].directory_bits) + 1);
+    } else if (b->meta.narrow) {
+        write_narrow(b);
+    } else {
+        memcpy(b->data[WH_DIRECTORY], b->wide, (size_t)b->size[WH_DIRECTORY]);
+    }
+    parallel_run(threads, m, place_table, b);
+    status = WH_OK;
+out:
+    for (uint32_t t = 0; t < threads; t++) wh_free(b->next[t]);
+    return status;
+}
+
+static int compare_ids(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Fill IDS and GROUPS: of each code i the distinct code is distinct->of[i], which stands at row_of[that]. `next` has
+ * room for one number per row. */
+static void write_ids(struct build *b, const uint64_t *ids, const struct distinct *distinct, const uint32_t *row_of,
+                      uint32_t *next) {
+    uint64_t n = b->meta.n, rows = b->meta.rows;
+    memset(next, 0, sizeof *next * (size_t)rows);
+    for (uint64_t i = 0; i < n; i++) next[row_of[distinct->of[i]]]++;
+    uint32_t start = 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        uint32_t count = next[row];
+        if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * row, &start, 4);
+        next[row] = start;
+        start += count;
+    }
+    if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * rows, &start, 4);
+    if (b->meta.id_bytes == 0) return;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t place = next[row_of[distinct->of[i]]]++;
+        if (ids) ((uint64_t *)b->data[WH_IDS])[place] = ids[i];
+        else ((uint32_t *)b->data[WH_IDS])[place] = (uint32_t)i; /* increasing within a row, as i is */
+    }
+    for (uint64_t row = 0; ids && b->size[WH_GROUPS] && row < rows; row++) {
+        uint32_t first = row ? next[row - 1] : 0;
+        if (next[row] - first > 1)
+            qsort((uint64_t *)b->data[WH_IDS] + first, next[row] - first, sizeof(uint64_t), compare_ids);
+    }
+}
+
+static void write_meta(struct build *b) {
+    uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = 0;
+    uint32_t ones[WH_MAX_BITS] = {0};
+    for (uint64_t row = 0; row < n; row += step, seen++)
+        for (uint32_t i = 0; i < b->meta.bits; i++)
+            ones[i] += b->data[WH_CODES][row * code_bytes_of(b->meta.bits) + (i >> 3)] >> (i & 7) & 1;
+    for (uint32_t i = 0; i < b->meta.bits; i++) {
+        uint16_t share = seen ? (uint16_t)((uint64_t)ones[i] * 65535 / seen) : 0;
+        memcpy(b->data[WH_META] + sizeof b->meta + 2 * (size_t)i, &share, 2);
+    }
+    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
+    b->meta.check = meta_check(b->data[WH_META], (size_t)b->size[WH_META]);
+    memcpy(b->data[WH_META], &b->meta, sizeof b->meta);
+}
+
+static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, struct distinct *distinct,
+                 uint32_t *scratch[3]) {
+    const struct wh_build_options *o = b->options;
+    uint64_t n = b->meta.n, bytes = code_bytes_of(o->bits);
+    uint8_t last_mask = (uint8_t)(o->bits & 7 ? (1u << (o->bits & 7)) - 1 : 255);
+    int status = distinct_find(distinct, codes, n, bytes, last_mask);
+    if (status != WH_OK) return status;
+    uint64_t rows = b->meta.rows = distinct->count;
+    b->meta.id_bytes = ids ? 8 : o->reorder || rows < n ? 4 : 0;
+    progress_report(b->progress, DISTINCT);
+
+    arrays_sizes(&b->meta, b->size);
+    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_BLOCKS) || allocate(b, WH_IDS) ||
+        allocate(b, WH_GROUPS))
+        return WH_MEMORY;
+    for (int i = 0; i < 3; i++)
+        if (!(scratch[i] = wh_malloc(sizeof **scratch * (size_t)(rows + 1)))) return WH_MEMORY;
+    uint32_t *order = scratch[0], *row_of = scratch[1], *next = scratch[2];
+    for (uint64_t row = 0; row < rows; row++) {
+        uint8_t *code = b->data[WH_CODES] + row * bytes;
+        memcpy(code, codes + (uint64_t)distinct->first[row] * bytes, (size_t)bytes);
+        code[bytes - 1] &= last_mask;
+        order[row] = (uint32_t)row;
+    }
+    if (o->reorder) {
+        status =
+            order_codes(b->data[WH_CODES], order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT, ORDERED);
+        if (status != WH_OK) return status;
+    }
+    for (uint64_t row = 0; row < rows; row++) row_of[order[row]] = (uint32_t)row;
+    write_ids(b, ids, distinct, row_of, next);
+    progress_report(b->progress, ORDERED);
+
+    parallel_run(o->threads, (size_t)((rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);
+    progress_report(b->progress, BLOCKED);
+    if (o->tables && (status = build_tables(b)) != WH_OK) return status;
+    write_meta(b);
+    progress_report(b->progress, FINISHED);
+    return status;
+}
+
+int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
+             volatile uint32_t *progress, struct wh_arrays *arrays) {
+    uint32_t bits = options->bits, m = options->tables;
+    if (bits < 1 || bits > WH_MAX_BITS || n > UINT32_MAX) return WH_ARGUMENT;
+    if (options->covered < 1 || options->covered > bits || m > options->covered) return WH_ARGUMENT;
+    if (options->layout > WH_SINGLE || options->buckets > WH_FAST || options->reorder > 1) return WH_ARGUMENT;
+    uint32_t longest = m ? (options->covered + m - 1) / m : 1;
+    if (longest > WH_MAX_SUBSTRING_BITS) return WH_ARGUMENT;
+    if (options->layout == WH_SINGLE && n * m > UINT32_MAX) return WH_TOO_LARGE;
+    struct build b = {.options = options,
+                      .meta = {.magic = {'W', 'H', 'A', 'M'},
+                               .format = WH_FORMAT,
+                               .n = n,
+                               .bits = bits,
+                               .tables = m,
+                               .covered = options->covered,
+                               .layout = options->layout,
+                               .buckets = options->buckets,
+                               .reordered = options->reorder,
+                               .directory_bits = directory_bits_for(n, longest)},
+                      .progress = progress};
+    struct distinct distinct = {0};
+    uint32_t *scratch[3] = {NULL};
+    int status = build(&b, codes, ids, &distinct, scratch);
+    distinct_free(&distinct);
+    for (int i = 0; i < 3; i++) wh_free(scratch[i]);
+    wh_free(b.substring);
+    wh_free(b.next);
+    wh_free(b.wide);
+    for (int a = 0; a < WH_ARRAYS; a++) {
+        if (status == WH_OK) {
+            arrays->data[a] = b.data[a];
+            arrays->size[a] = b.size[a];
+        } else {
+            wh_free(b.data[a]);
+        }
+    }
+    return status;
+}
+
+void wh_arrays_free(struct wh_arrays *arrays) {
+    for (int a = 0; a < WH_ARRAYS; a++) {
+        wh_free((void *)arrays->data[a]);
+        arrays->data[a] = NULL;
+        arrays->size[a] = 0;
+    }
+}

@@ -1,0 +1,79 @@
+/* Finding equal codes.
+ *
+ * Short hashes of real data collide by the thousand (GIST1M has 48,670 copies of one 32-bit code). Stored once, such a
+ * code is compared once, whichever plan meets it. A hash table with open addressing, at most half full, holds the
+ * number of each distinct code.
+ */
+#include "index/distinct.h"
+
+#include "base/memory.h"
+#include "whamming.h"
+
+#include <string.h>
+
+enum { EMPTY = 0xFFFFFFFF };
+
+/* A multiply-and-fold hash of 8 bytes at a time; the last byte counts under its mask only. */
+static uint64_t hash(const uint8_t *code, size_t bytes, uint8_t last_mask) {
+    uint64_t h = bytes;
+    for (size_t at = 0; at < bytes; at += 8) {
+        uint64_t word = 0;
+        size_t part = bytes - at < 8 ? bytes - at : 8;
+        memcpy(&word, code + at, part);
+        if (at + part == bytes) {
+            uint8_t last = code[bytes - 1] & last_mask;
+            memcpy((uint8_t *)&word + part - 1, &last, 1);
+        }
+        h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+        h ^= h >> 32;
+    }
+    return h * UINT64_C(0xD6E8FEB86659FD93);
+}
+
+static int equal(const uint8_t *a, const uint8_t *b, size_t bytes, uint8_t last_mask) {
+    return memcmp(a, b, bytes - 1) == 0 && ((a[bytes - 1] ^ b[bytes - 1]) & last_mask) == 0;
+}
+
+int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t bytes, uint8_t last_mask) {
+    enum { AHEAD = 16 };
+    int log = 4;
+    while ((UINT64_C(1) << log) < 2 * n) log++;
+    uint64_t places = UINT64_C(1) << log;
+    uint64_t upcoming[AHEAD] = {0};
+    uint32_t *table = wh_malloc(sizeof *table * places);
+    d->of = wh_malloc(sizeof *d->of * (size_t)(n + 1));
+    d->first = wh_malloc(sizeof *d->first * (size_t)(n + 1));
+    if (!table || !d->of || !d->first) {
+        wh_free(table);
+        return WH_MEMORY;
+    }
+    memset(table, 0xFF, sizeof *table * places);
+    for (uint64_t i = 0; i < n + AHEAD;
+         i++) { /* hash AHEAD codes in advance, so that the table's lines arrive in time */
+        if (i >= AHEAD) {
+            uint64_t row = i - AHEAD, place = upcoming[i % AHEAD];
+            const uint8_t *code = codes + row * bytes;
+            while (table[place] != EMPTY &&
+                   !equal(codes + (uint64_t)d->first[table[place]] * bytes, code, bytes, last_mask))
+                place = (place + 1) & (places - 1);
+            if (table[place] == EMPTY) {
+                table[place] = (uint32_t)d->count;
+                d->first[d->count++] = (uint32_t)row;
+            }
+            d->of[row] = table[place];
+        }
+        if (i < n) {
+            uint64_t place = hash(codes + i * bytes, bytes, last_mask) >> (64 - log);
+            upcoming[i % AHEAD] = place;
+            __builtin_prefetch(&table[place]);
+        }
+    }
+    wh_free(table);
+    return WH_OK;
+}
+
+void distinct_free(struct distinct *d) {
+    wh_free(d->of);
+    wh_free(d->first);
+    *d = (struct distinct){0};
+}

@@ -1,0 +1,139 @@
+/* Batches: queries share the pass over the blocks.
+ *
+ * Part by part, a group of queries first probes, one after the other. Those for which a sweep is cheaper then sweep together: tile by
+ * tile, small enough to stay in the nearer caches, each query passes over the tile before the next tile is read.
+ * The blocks come from memory once per group instead of once per query. Groups run on the threads.
+ */
+#include "search/cursor.h"
+#include "base/memory.h"
+#include "base/parallel.h"
+
+enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
+
+struct batch {
+    const struct wh_part *parts;
+    size_t count;
+    const struct wh_search *searches;
+    size_t q, k, group;
+    volatile uint32_t *cancel;
+    uint64_t *ids;
+    double *distances;
+    uint64_t *counts;
+    struct wh_stats *stats;
+    _Atomic int status;
+};
+
+static int cancelled(const struct batch *b) {
+    return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
+}
+
+/* What has passed since `start` was spent on this query; the next one's time starts now. */
+static void add_time(wh_cursor *cursor, uint64_t *start) {
+    uint64_t now = clock_nanoseconds();
+    cursor->nanoseconds += now - *start;
+    *start = now;
+}
+
+static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+    const wh_index *index = b->parts[part].index;
+    size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
+    uint64_t start = clock_nanoseconds(), now = start, planes = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct part *p = &cursors[i]->parts[part];
+        if (p->phase != PHASE_SWEEP) continue;
+        sweeping++;
+        planes -= p->sweep.planes_read;
+    }
+    if (sweeping == 0) return WH_OK;
+    for (size_t last = tile; !cancelled(b); last += tile) {
+        int cached = 0; /* the first query brings the tile in */
+        for (size_t i = 0; i < count; i++) {
+            struct part *p = &cursors[i]->parts[part];
+            if (p->phase != PHASE_SWEEP) continue;
+            uint64_t before = now;
+            int status = sweep_run(&p->sweep, &p->collector, last, UINT64_MAX, cached);
+            cached = 1;
+            if (status != WH_OK) return status;
+            now = clock_nanoseconds();
+            cursors[i]->nanoseconds += now - before;
+        }
+        if (last >= index->blocks_count) break;
+    }
+    if (cancelled(b)) return WH_OK;
+    for (size_t i = 0; i < count; i++) {
+        struct part *p = &cursors[i]->parts[part];
+        if (p->phase != PHASE_SWEEP) continue;
+        planes += p->sweep.planes_read;
+        part_swept(p);
+    }
+    plan_learn(index, count > 1, planes, now - start); /* also where few sweep: then there is little to share */
+    return WH_OK;
+}
+
+/* Search one part for all queries of the group. */
+static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+    int status = WH_OK;
+    uint64_t start = clock_nanoseconds();
+    for (size_t i = 0; i < count && status == WH_OK; i++) {
+        struct part *p = &cursors[i]->parts[part];
+        while (status == WH_OK && p->phase == PHASE_PROBE && !cancelled(b)) status = part_work(p);
+        add_time(cursors[i], &start);
+    }
+    if (status == WH_OK) status = sweep_together(b, cursors, count, part);
+    for (size_t i = 0; i < count; i++) cursor_share_limit(cursors[i]);
+    return status;
+}
+
+static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
+    int status = WH_OK;
+    uint64_t start = clock_nanoseconds();
+    for (size_t i = 0; i < count && status == WH_OK; i++) {
+        status = cursor_open(b->parts, b->count, &b->searches[first + i], count > 1, &cursors[i]);
+        if (status == WH_OK) add_time(cursors[i], &start);
+    }
+    for (size_t part = 0; part < b->count && status == WH_OK && !cancelled(b); part++)
+        status = run_part(b, cursors, count, part);
+    for (size_t i = 0; i < count && status == WH_OK && !cancelled(b); i++) {
+        size_t row = first + i, found;
+        int stop;
+        status =
+            wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found, &stop);
+        b->counts[row] = found;
+        if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
+    }
+    return status;
+}
+
+static void work(void *context, size_t group, uint32_t worker) {
+    struct batch *b = context;
+    (void)worker;
+    size_t first = group * b->group, count = b->q - first < b->group ? b->q - first : b->group;
+    wh_cursor *cursors[GROUP] = {NULL};
+    if (atomic_load(&b->status) != WH_OK || cancelled(b)) return;
+    int status = run_group(b, first, count, cursors);
+    for (size_t i = 0; i < count; i++) wh_cursor_close(cursors[i]);
+    if (status != WH_OK) atomic_store(&b->status, status);
+}
+
+int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
+                    uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
+                    struct wh_stats *stats) {
+    if (threads < 1) threads = 1;
+    for (size_t i = 0; i < q; i++)
+        if (searches[i].k > k) return WH_ARGUMENT;
+    struct batch b = {.parts = parts,
+                      .count = count,
+                      .searches = searches,
+                      .q = q,
+                      .k = k,
+                      .group = (q + threads - 1) / threads,
+                      .cancel = cancel,
+                      .ids = ids,
+                      .distances = distances,
+                      .counts = counts,
+                      .stats = stats};
+    if (b.group > GROUP) b.group = GROUP;
+    if (b.group < 1) b.group = 1;
+    parallel_run(threads, (q + b.group - 1) / b.group, work, &b);
+    return atomic_load(&b.status);
+}

@@ -1,0 +1,225 @@
+/* See part.h. */
+#include "search/part.h"
+
+#include "base/memory.h"
+
+#include <time.h>
+
+enum {
+    MOST_KEPT = 65536,
+    FIRST_ROUND = 256,
+    ROUND_GROWTH = 4,
+    SLICE_PLANES = 16384,
+    SLICE_EFFORT = 4096,
+    SLICE_VERIFIED = 4096
+};
+
+uint64_t clock_nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The time that has been spent on this part, so that the planner does not count what others were at meanwhile. */
+static uint64_t own_time(const struct part *p) { return p->worked + clock_nanoseconds() - p->entered; }
+
+/* Many a search has found everything before a sweep is even thought of, so it is made ready only then. */
+static int need_sweep(struct part *p) {
+    const struct query *q = p->query;
+    return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, &q->distance, q->optimum, q->delta);
+}
+
+static int start_round(struct part *p, int resumed) {
+    size_t capacity = p->round;
+    if (capacity > p->query->k - p->handed_out) capacity = (size_t)(p->query->k - p->handed_out);
+    if (capacity > p->live) capacity = (size_t)p->live;
+    if (capacity > p->room) {
+        struct hit *hits = wh_realloc(p->hits, sizeof *hits * capacity);
+        if (!hits) return WH_MEMORY;
+        p->hits = hits;
+        p->room = capacity;
+    }
+    collect_start(&p->collector, p->hits, capacity, p->radius, p->dead, resumed, p->last);
+    p->stats.rounds++;
+    sweep_restart(&p->sweep);
+    if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
+        p->phase = PHASE_SWEEP;
+        plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+        return need_sweep(p);
+    }
+    probe_free(&p->probe);
+    int status = probe_init(&p->probe, p->index, &p->query->distance, p->query->optimum, p->query->delta);
+    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+    p->phase = PHASE_PROBE;
+    return status;
+}
+
+static void add_probe_stats(const struct part *p, struct wh_stats *stats) {
+    stats->buckets += p->probe.buckets;
+    stats->buckets_nonempty += p->probe.nonempty;
+    stats->candidates += p->probe.candidates;
+    stats->verified += p->probe.verified;
+}
+
+static void end_probe(struct part *p) {
+    add_probe_stats(p, &p->stats);
+    probe_free(&p->probe);
+    p->probe = (struct probe){0};
+}
+
+static void work_sort(struct part *p) {
+    struct collector *k = &p->collector;
+    collect_prove_piece(k);
+    uint64_t bound = k->count ? k->hits[k->proven - 1].distance : p->beyond;
+    if (bound > p->bound) p->bound = bound;
+    if (k->count == 0) p->phase = PHASE_PROVEN;
+}
+
+static void round_is_proven(struct part *p) {
+    /* What was not kept lies beyond the last hit kept if the round is full, else beyond the radius, if anywhere. */
+    const struct collector *k = &p->collector;
+    p->beyond = UINT64_MAX;
+    if (collect_full(k))
+        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].distance; /* the heap's top is the last */
+    else if (p->radius != NO_RADIUS) p->beyond = p->radius + 1;
+    p->phase = PHASE_SORT;
+    work_sort(p);
+}
+
+static int work_probe(struct part *p) {
+    struct collector *k = &p->collector;
+    uint64_t effort = p->query->plan == WH_AUTO && p->plan.slice < SLICE_EFFORT ? p->plan.slice : SLICE_EFFORT;
+    enum probe_result result = probe_run(&p->probe, k, effort);
+    switch (result) {
+    case PROBE_DONE:
+        if (p->query->plan == WH_AUTO) plan_learn_buckets(&p->plan, &p->probe, own_time(p));
+        end_probe(p);
+        p->stats.plan = WH_PROBE;
+        round_is_proven(p);
+        return WH_OK;
+    case PROBE_FAILED_MEMORY:
+        return WH_MEMORY;
+    case PROBE_FAILED_CORRUPT:
+        return WH_CORRUPT;
+    case PROBE_CROWDED:
+        if (need_sweep(p) != WH_OK) return WH_MEMORY;
+        break;
+    case PROBE_PAUSED:
+        collect_prove(k, p->probe.bound);
+        if (p->probe.bound > p->bound) p->bound = p->probe.bound;
+        if (p->query->plan == WH_PROBE) return WH_OK;
+        p->plan.done += effort;
+        if (p->plan.done < p->plan.slice) return WH_OK;
+        p->plan.done = 0;
+        if (need_sweep(p) != WH_OK) return WH_MEMORY;
+        if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, own_time(p))) return WH_OK;
+        break;
+    }
+    end_probe(p);
+    collect_restart(k);
+    p->stats.switched = 1;
+    p->phase = PHASE_SWEEP;
+    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+    return WH_OK;
+}
+
+static int work_sweep(struct part *p) {
+    size_t last = p->sweep.next + SLICE_PLANES / p->index->planes + 1;
+    int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
+    if (status != WH_OK) return status;
+    if (p->sweep.next < p->index->blocks_count) return WH_OK;
+    plan_learn(p->index, 0, p->sweep.planes_read - p->plan.planes_before, own_time(p) - p->plan.started);
+    part_swept(p);
+    return WH_OK;
+}
+
+void part_swept(struct part *p) {
+    p->stats.plan = WH_SWEEP;
+    plan_learn_margin(&p->sweep, p->sweep.planes_read - p->plan.planes_before, p->collector.limit);
+    round_is_proven(p);
+}
+
+/* The round's hits are all handed out: is there a next one? */
+static int next_round(struct part *p) {
+    if (!collect_full(&p->collector) || p->handed_out == p->query->k || p->handed_out == p->live) {
+        p->phase = PHASE_END;
+        return WH_OK;
+    }
+    p->round = p->round * ROUND_GROWTH < MOST_KEPT ? p->round * ROUND_GROWTH : MOST_KEPT;
+    return start_round(p, 1);
+}
+
+static int work(struct part *p) {
+    switch (p->phase) {
+    case PHASE_PROBE:
+        return work_probe(p);
+    case PHASE_SWEEP:
+        return work_sweep(p);
+    case PHASE_SORT:
+        work_sort(p);
+        return WH_OK;
+    case PHASE_PROVEN:
+        return next_round(p);
+    default:
+        return WH_OK;
+    }
+}
+
+int part_work(struct part *p) {
+    p->entered = clock_nanoseconds();
+    int status = work(p);
+    p->worked = own_time(p);
+    return status;
+}
+
+int part_open(struct part *p, const struct wh_part *what, const struct query *query, int batch) {
+    const wh_index *index = what->index;
+    p->entered = clock_nanoseconds();
+    p->index = index;
+    p->query = query;
+    p->dead = what->dead_count ? what->dead : NULL;
+    p->live = index->meta.n - what->dead_count;
+    p->radius = query->radius;
+    p->bound = query->bound;
+    p->last = query->after;
+    p->plan.batch = batch;
+    p->round = query->k == UINT64_MAX ? FIRST_ROUND : MOST_KEPT;
+    p->stats.plan = query->plan == WH_SWEEP || index->meta.tables == 0 ? WH_SWEEP : WH_PROBE;
+    if (query->nothing || p->live == 0) {
+        p->phase = PHASE_END;
+        if (p->live == 0) p->bound = UINT64_MAX;
+        return WH_OK;
+    }
+    int status = start_round(p, query->resumed);
+    p->worked = own_time(p);
+    return status;
+}
+
+void part_free(struct part *p) {
+    wh_free(p->hits);
+    probe_free(&p->probe);
+    sweep_free(&p->sweep);
+}
+
+void part_lower(struct part *p, uint64_t limit) {
+    if (limit >= p->radius) return;
+    p->radius = p->collector.radius = limit;
+    if (limit < p->collector.limit) p->collector.limit = limit;
+}
+
+uint64_t part_compared(const struct part *p) {
+    return p->stats.candidates + p->probe.candidates + p->sweep.blocks * WH_BLOCK_CODES;
+}
+
+void part_add_stats(const struct part *p, struct wh_stats *stats) {
+    stats->plan = p->phase == PHASE_SWEEP ? WH_SWEEP : p->stats.plan;
+    stats->switched |= p->stats.switched;
+    if (p->stats.rounds > stats->rounds) stats->rounds = p->stats.rounds;
+    stats->buckets += p->stats.buckets;
+    stats->buckets_nonempty += p->stats.buckets_nonempty;
+    stats->candidates += p->stats.candidates + p->sweep.candidates;
+    stats->verified += p->stats.verified + p->sweep.verified;
+    stats->blocks += p->sweep.blocks;
+    stats->planes += p->sweep.planes_read;
+    add_probe_stats(p, stats);
+}

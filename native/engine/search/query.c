@@ -1,0 +1,51 @@
+/* See query.h. */
+#include "search/query.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+
+double query_distance(const struct query *q, uint64_t units) {
+    return ldexp((double)(q->floor + (int64_t)units), -q->exponent);
+}
+
+/* The largest number of units whose distance is at most x, counted from the floor; -1 if even the floor's is more. */
+static int64_t units_within(const struct query *q, double x) {
+    double scaled = floor(ldexp(x, q->exponent));
+    if (scaled == 0 && x < 0) scaled = -1; /* x vanished in the scaling */
+    if (scaled < (double)q->floor) return -1;
+    if (scaled > 0x1p60) return INT64_MAX;
+    return (int64_t)scaled - q->floor;
+}
+
+int query_init(struct query *q, uint32_t bits, const struct wh_search *search) {
+    if (search->plan > WH_SWEEP || isnan(search->radius) || (search->resumed && isnan(search->after_distance)))
+        return WH_ARGUMENT;
+    q->delta = wh_malloc(sizeof *q->delta * bits + code_bytes_of(bits));
+    if (!q->delta) return WH_MEMORY;
+    q->optimum = (uint8_t *)(q->delta + bits);
+    memcpy(q->optimum, search->optimum, code_bytes_of(bits));
+    memcpy(q->delta, search->delta, sizeof *q->delta * bits);
+    q->floor = search->floor;
+    q->exponent = search->exponent;
+    q->plan = search->plan;
+    q->k = search->k;
+    int64_t radius = units_within(q, search->radius);
+    q->radius = radius == INT64_MAX ? NO_RADIUS : (uint64_t)radius;
+    q->nothing = search->k == 0 || radius < 0;
+    if (search->resumed) {
+        int64_t after = units_within(q, search->after_distance);
+        q->resumed = after >= 0;
+        /* Between two multiples of a unit there is no hit: everything up to the lower one is over. */
+        int exact = q->resumed && after != INT64_MAX && query_distance(q, (uint64_t)after) == search->after_distance;
+        q->after = (struct hit){(uint64_t)after, exact ? search->after_id : UINT64_MAX};
+        if (q->resumed && after != INT64_MAX) q->bound = (uint64_t)after;
+    }
+    return q->nothing ? WH_OK : distance_init(&q->distance, bits, q->optimum, q->delta);
+}
+
+void query_free(struct query *q) {
+    wh_free(q->delta);
+    distance_free(&q->distance);
+    *q = (struct query){0};
+}

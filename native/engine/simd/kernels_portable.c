@@ -1,0 +1,76 @@
+/* The kernels in plain C: what every machine runs, and what the others are compared with. */
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    uint8_t byte[64];
+} bytes64;
+
+static inline bytes64 portable_load(const uint8_t *p) {
+    bytes64 x;
+    memcpy(x.byte, p, 64);
+    return x;
+}
+static inline bytes64 portable_table(const uint8_t *p) {
+    bytes64 x = {{0}};
+    memcpy(x.byte, p, 16);
+    return x;
+}
+static inline bytes64 portable_look(bytes64 t, bytes64 x, int shift) {
+    for (int j = 0; j < 64; j++) x.byte[j] = t.byte[x.byte[j] >> shift & 15];
+    return x;
+}
+static inline bytes64 portable_add8(bytes64 a, bytes64 b) {
+    for (int j = 0; j < 64; j++) {
+        unsigned sum = (unsigned)a.byte[j] + b.byte[j];
+        a.byte[j] = (uint8_t)(sum > 255 ? 255 : sum);
+    }
+    return a;
+}
+static inline uint16_t portable_lane(bytes64 x, int j) { return (uint16_t)(x.byte[2 * j] | x.byte[2 * j + 1] << 8); }
+static inline bytes64 portable_add16(bytes64 a, bytes64 b) {
+    for (int j = 0; j < 32; j++) {
+        unsigned sum = (unsigned)portable_lane(a, j) + portable_lane(b, j);
+        if (sum > 65535) sum = 65535;
+        a.byte[2 * j] = (uint8_t)sum;
+        a.byte[2 * j + 1] = (uint8_t)(sum >> 8);
+    }
+    return a;
+}
+static inline bytes64 portable_half(bytes64 x, int odd) {
+    for (int j = 0; j < 32; j++) {
+        x.byte[2 * j] = x.byte[2 * j + odd];
+        x.byte[2 * j + 1] = 0;
+    }
+    return x;
+}
+static inline uint64_t portable_in8(bytes64 x) {
+    uint64_t in = 0;
+    for (int j = 0; j < 64; j++) in |= (uint64_t)(x.byte[j] != 255) << j;
+    return in;
+}
+static inline uint64_t portable_in16(bytes64 x, uint16_t limit) {
+    uint64_t in = 0;
+    for (int j = 0; j < 32; j++) in |= (uint64_t)(portable_lane(x, j) <= limit) << j;
+    return in;
+}
+
+#define KERNEL(name) portable_##name
+#define TARGET
+#define V bytes64
+#define V_BYTES 64
+#define VECTORS 1
+#define v_zero() ((bytes64){{0}})
+#define v_load(p) portable_load(p)
+#define v_table(p) portable_table(p)
+#define v_look_low(t, x) portable_look(t, x, 0)
+#define v_look_high(t, x) portable_look(t, x, 4)
+#define v_add8(a, b) portable_add8(a, b)
+#define v_add16(a, b) portable_add16(a, b)
+#define v_even(x) portable_half(x, 0)
+#define v_odd(x) portable_half(x, 1)
+#define v_in8(x) portable_in8(x)
+#define v_in16(x, limit) portable_in16(x, limit)
+#include "simd/sweep_kernel.h"
+
+const struct kernels kernels_portable = {portable_narrow, portable_wide, NULL};

@@ -1,0 +1,1 @@
+"""gRPC: from services in the protos to handlers, from errors to statuses."""

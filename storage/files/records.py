@@ -1,0 +1,189 @@
+"""The bytes of each kind of record in an index's file. FORMAT.md describes them with an example.
+
+Every record begins with a header that names its kind and carries a CRC-32 of all its other bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch
+from whamming.storage.items.segment import SEGMENT_ARRAYS
+from whamming.storage.storage_errors import CorruptStoreError, FormatError
+
+FORMAT: Final = 1
+"""The version of the file format that this code writes, and the newest that it reads."""
+
+MANIFEST_KEY: Final = b"m"
+_DELTA, _ARRAY, _DEAD = b"d", b"s", b"t"
+LARGEST_VALUE: Final = 2**32 - 1
+"""Bytes: LMDB's limit."""
+
+HEADER: Final = 48
+"""Bytes of an array's header. A large value starts 16 bytes after a page, so that what follows the header starts on a
+cache line."""
+
+_array_header = struct.Struct("<4sIQQB23x")
+_delta_header = struct.Struct("<4sIQIIQB15x")
+_manifest_header = struct.Struct("<4sII")
+
+
+def delta_key(sequence: int) -> bytes:
+    """Return the key of a write batch. Keys sort by sequence."""
+    return _DELTA + sequence.to_bytes(8, "big")
+
+
+def array_key(segment: int, name: str) -> bytes:
+    """Return the key of a segment's array."""
+    return _ARRAY + segment.to_bytes(8, "big") + bytes([SEGMENT_ARRAYS.index(name)])
+
+
+def dead_key(segment: int) -> bytes:
+    """Return the key of the bitmap of a segment's dead items."""
+    return _DEAD + segment.to_bytes(8, "big")
+
+
+def segment_of(key: bytes) -> int | None:
+    """Return the segment that a key belongs to, or None."""
+    return int.from_bytes(key[1:9], "big") if key[:1] in (_ARRAY, _DEAD) else None
+
+
+def sequence_of(key: bytes) -> int | None:
+    """Return the sequence of a write batch's key, or None."""
+    return int.from_bytes(key[1:], "big") if key[:1] == _DELTA and len(key) == 9 else None
+
+
+def pack_array(segment: int, name: str, data: memoryview) -> bytearray:
+    """Return an array with its header."""
+    kind = SEGMENT_ARRAYS.index(name)
+    packed = bytearray(HEADER + data.nbytes)
+    packed[HEADER:] = data
+    _array_header.pack_into(packed, 0, b"WHAa", 0, segment, data.nbytes, kind)
+    return sealed(packed)
+
+
+def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
+    """Return the bitmap of a segment's dead items with its header."""
+    packed = bytearray(HEADER + dead.nbytes)
+    packed[HEADER:] = dead.tobytes()
+    _array_header.pack_into(packed, 0, b"WHAt", 0, segment, dead.nbytes, 255)
+    return sealed(packed)
+
+
+def sealed(packed: bytearray) -> bytearray:
+    """Write the checksum into a record whose bytes 4 to 7 are 0."""
+    struct.pack_into("<I", packed, 4, zlib.crc32(packed))
+    return packed
+
+
+def checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
+    """Return a record as bytes if its checksum holds."""
+    view = memoryview(record).cast("B")
+    if view.nbytes < header or view[:4] != magic:
+        raise CorruptStoreError(f"{what} does not begin with {magic!r}; restore a backup")
+    found = zlib.crc32(view[8:], zlib.crc32(bytes(4), zlib.crc32(view[:4])))
+    stored = int.from_bytes(view[4:8], "little")
+    if found != stored:
+        raise CorruptStoreError(f"{what} has checksum {found:08x} instead of {stored:08x}; restore a backup")
+    return view
+
+
+def unpack_array(record: Any, segment: int, name: str) -> memoryview:
+    """Return an array's bytes, in place. Checks the header, not the checksum: that would read all of it."""
+    view = memoryview(record).cast("B")
+    what = f"array {name} of segment {segment}"
+    if view.nbytes < HEADER:
+        raise CorruptStoreError(f"{what} has {view.nbytes} bytes, fewer than its header; restore a backup")
+    magic, _, number, size, kind = _array_header.unpack_from(view)
+    if (magic, number, kind) != (b"WHAa", segment, SEGMENT_ARRAYS.index(name)) or size != view.nbytes - HEADER:
+        raise CorruptStoreError(f"{what} has a header that does not fit it; restore a backup")
+    return view[HEADER:]
+
+
+def check_array(record: Any, segment: int, name: str) -> int:
+    """Check an array's header and checksum; returns its bytes."""
+    unpack_array(record, segment, name)
+    return checked(record, f"array {name} of segment {segment}", b"WHAa", HEADER).nbytes
+
+
+def unpack_dead(record: Any, segment: int, n: int) -> NDArray[np.uint8]:
+    """Return the bitmap of a segment's dead items, a copy."""
+    what = f"the tombstones of segment {segment}"
+    view = checked(record, what, b"WHAt", HEADER)
+    _, _, number, size, _ = _array_header.unpack_from(view)
+    if number != segment or size != view.nbytes - HEADER or size != (n + 7) // 8:
+        raise CorruptStoreError(f"{what} do not fit its {n} items; restore a backup")
+    return np.frombuffer(view[HEADER:], dtype=np.uint8).copy()
+
+
+def delta_bytes(batch: WriteBatch) -> int:
+    """Return how long a write batch's record will be."""
+    payloads = batch.upserts.payloads
+    return _delta_header.size + batch.nbytes + (payloads.ends.nbytes if payloads is not None else 0)
+
+
+def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
+    """Return a write batch as a record."""
+    rows, payloads = batch.upserts, batch.upserts.payloads
+    size = len(payloads.data) if payloads is not None else 0
+    header = _delta_header.pack(
+        b"WHAd", 0, sequence, len(batch.deletes), len(rows), size, 1 if payloads is not None else 0
+    )
+    pieces = [header, batch.deletes.astype("<u8").tobytes(), rows.ids.astype("<u8").tobytes(), rows.codes.tobytes()]
+    if payloads is not None:
+        pieces += [payloads.ends.astype("<u8").tobytes(), payloads.data.tobytes()]
+    return sealed(bytearray(b"".join(pieces)))
+
+
+def unpack_delta(record: Any, sequence: int, code_bytes: int) -> WriteBatch:
+    """Read a write batch back; checks everything."""
+    what = f"write {sequence}"
+    view = checked(record, what, b"WHAd", _delta_header.size)
+    _, _, stored, deletes, upserts, size, flags = _delta_header.unpack_from(view)
+    expected = _delta_header.size + 8 * deletes + upserts * (8 + code_bytes) + (8 * upserts + size if flags & 1 else 0)
+    if stored != sequence or view.nbytes != expected:
+        raise CorruptStoreError(f"{what} has {view.nbytes} bytes instead of {expected}; restore a backup")
+    at = _delta_header.size
+
+    def column(dtype: str, count: int) -> NDArray[Any]:
+        nonlocal at
+        values = np.frombuffer(view, dtype=dtype, count=count, offset=at)
+        at += values.nbytes
+        return values.copy()
+
+    gone, ids = column("<u8", deletes), column("<u8", upserts)
+    codes = column("u1", upserts * code_bytes).reshape(upserts, code_bytes)
+    payloads = None
+    if flags & 1:
+        payloads = Payloads(column("<u8", upserts), column("u1", size))
+        if len(payloads.ends) and (
+            int(payloads.ends[-1]) != size or (np.diff(payloads.ends.astype(np.int64)) < 0).any()
+        ):
+            raise CorruptStoreError(f"{what} has payloads that overlap; restore a backup")
+    return WriteBatch(gone, Rows(ids, codes, payloads))
+
+
+def pack_manifest(values: dict[str, Any]) -> bytearray:
+    """Return the manifest as a record."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    return sealed(bytearray(_manifest_header.pack(b"WHAm", 0, len(text)) + text))
+
+
+def unpack_manifest(record: Any) -> dict[str, Any]:
+    """Read the manifest back."""
+    view = checked(record, "the manifest", b"WHAm", _manifest_header.size)
+    _, _, size = _manifest_header.unpack_from(view)
+    if size != view.nbytes - _manifest_header.size:
+        raise CorruptStoreError("the manifest has a wrong length; restore a backup")
+    values: dict[str, Any] = json.loads(bytes(view[_manifest_header.size :]))
+    if values["format"] > FORMAT:
+        raise FormatError(
+            f"the index has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming to open it"
+        )
+    return values

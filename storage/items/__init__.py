@@ -1,0 +1,1 @@
+"""Items as columns, and the segments that are made of them."""

@@ -1,0 +1,1 @@
+"""Importing and exporting items as files."""

@@ -1,0 +1,197 @@
+"""Files of rows, codes or vectors, with what belongs to each row: opened, checked, and read piece by piece.
+
+==========  ==========================================================================================================
+``.npz``    ``codes`` or ``vectors``, and where there are any ``ids``, ``payload_ends`` and ``payload_data``; all at
+            once in memory
+``.npy``    the rows only, with the ids beside it in ``<name>.ids.npy``, if there is such a file; mapped
+``.fvecs``  rows, each an int32 length and so many float32; mapped
+``.bvecs``  rows, each an int32 length and so many bytes; mapped
+==========  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.native.cursor import as_whole
+from whamming.storage.items.rows import Payloads, as_ids
+from whamming.storage.storage_errors import from_system
+
+BATCH: Final = 10_000
+"""Items that are held in memory, and written, at a time."""
+
+_BROKEN: Final = (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+"""What numpy says of files that are not what their suffix promises."""
+
+Holds = Literal["codes", "vectors"]
+PieceT = TypeVar("PieceT")
+
+
+def ids_path(path: Path) -> Path:
+    """Return where the ids of a ``.npy`` file are."""
+    return path.with_suffix(".ids.npy")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a file holds, in memory or mapped."""
+
+    rows: NDArray[Any]
+    ids: NDArray[Any] | None = None
+    payloads: Payloads | None = None
+    lengths: NDArray[np.int32] | None = None
+    """What each row says of its own length."""
+
+    def check(self, path: Path, holds: Holds) -> None:
+        """Refuse columns that do not belong together; the rows themselves are in order."""
+        rows = self.rows
+        if self.ids is not None and self.ids.shape != rows.shape[:1]:
+            raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but ids of shape {self.ids.shape}")
+        if self.payloads is not None:
+            ends, data = self.payloads.ends, self.payloads.data
+            if ends.dtype.kind not in "iu" or ends.shape != rows.shape[:1]:
+                raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but payload_ends of shape {ends.shape}")
+            if data.dtype != np.uint8 or data.ndim != 1:
+                raise InvalidArgumentError(f"{path} has payload_data of {data.dtype}, shape {data.shape}; not bytes")
+            if len(ends) and (int(ends[0]) < 0 or int(ends[-1]) > len(data) or (ends[1:] < ends[:-1]).any()):
+                raise InvalidArgumentError(f"{path} has payloads that overlap or end after their {len(data)} bytes")
+
+
+class RowsFile(ABC, Generic[PieceT]):
+    """A file of rows, to be read in pieces."""
+
+    def __init__(self, path: Path, holds: Holds, columns: Columns, first_id: int) -> None:
+        """Wrap what was opened, and check what belongs to the rows; these are in order."""
+        columns.check(path, holds)
+        self.path = path
+        self.count = len(columns.rows)
+        """Rows."""
+        self._columns = columns
+        self._first_id = as_whole("first_id", first_id)
+        if columns.ids is None and not 0 <= self._first_id <= 2**64 - self.count:
+            raise InvalidArgumentError(f"first_id = {first_id} for {self.count} items; ids are 0 to 2**64 - 1")
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.count
+
+    def pieces(self, start: int = 0, size: int = BATCH) -> Iterator[PieceT]:
+        """Return the rows from ``start`` on, in pieces of at most ``size``.
+
+        Raises :class:`InvalidArgumentError` where it meets a row that cannot be what the file holds, or an id that
+        cannot be one.
+        """
+        start, size = as_whole("start", start), as_whole("size", size)
+        if not 0 <= start <= self.count:
+            raise InvalidArgumentError(f"start = {start}; {self.path} has {self.count} rows")
+        if size < 1:
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more rows")
+        firsts = range(start, self.count, size)
+        return (self._read(np.arange(first, min(first + size, self.count))) for first in firsts)
+
+    @abstractmethod
+    def _piece(
+        self,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.uint64],
+        rows: NDArray[Any],
+        payloads: list[bytes] | None,
+    ) -> PieceT:
+        """Make a piece of some rows, whose numbers follow each other; or refuse one of them."""
+
+    def ids(self, first: int, last: int) -> NDArray[np.uint64]:
+        """Return the ids of rows ``first`` to ``last - 1``."""
+        if self._columns.ids is not None:
+            return as_ids(self._columns.ids[first:last])
+        return np.arange(last - first, dtype=np.uint64) + np.uint64(self._first_id + first)
+
+    def _read(self, numbers: NDArray[np.int64]) -> PieceT:
+        first, last, payloads = int(numbers[0]), int(numbers[-1]) + 1, self._columns.payloads
+        kept = None if payloads is None else [payloads[row] for row in range(first, last)]
+        return self._piece(numbers, self.ids(first, last), self._rows(numbers, slice(first, last)), kept)
+
+    def _rows(self, numbers: NDArray[np.int64], where: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows, which all have the length of the first one."""
+        rows, lengths = np.asarray(self._columns.rows[where]), self._columns.lengths
+        if lengths is not None:
+            width = rows.shape[1]
+            wrong = np.flatnonzero(lengths[where] != width)
+            if len(wrong):
+                row = int(numbers[wrong[0]])
+                raise InvalidArgumentError(f"row {row} of {self.path} has {lengths[row]} components, row 0 {width}")
+        return rows
+
+
+def open_columns(path: Path, holds: Holds) -> Columns:
+    """Open a file by its suffix; nothing but its head is read yet, save of ``.npz``.
+
+    Raises :class:`InvalidArgumentError` for one that is not of that form.
+    """
+    if path.suffix not in _SUFFIXES:
+        raise InvalidArgumentError(f"{path} has the suffix {path.suffix!r}; import from {', '.join(_SUFFIXES)}")
+    try:
+        if path.suffix == ".npz":
+            return _open_npz(path, holds)
+        return _open_npy(path) if path.suffix == ".npy" else _open_vecs(path)
+    except _BROKEN as error:
+        raise InvalidArgumentError(f"{path} is not a file of {holds}: {error}") from error
+    except OSError as error:
+        raise from_system(error, path) from error
+
+
+_SUFFIXES: Final = (".npz", ".npy", ".fvecs", ".bvecs")
+
+
+def _open_npz(path: Path, holds: Holds) -> Columns:
+    with path.open("rb") as file:
+        loaded = np.load(file)
+        if isinstance(loaded, np.ndarray):
+            raise ValueError("it holds one array, like a .npy file")
+        with loaded:
+            payloads = None
+            if "payload_ends" in loaded:
+                payloads = Payloads(loaded["payload_ends"], loaded["payload_data"])
+            return Columns(loaded[holds], loaded.get("ids"), payloads)
+
+
+def _open_npy(path: Path) -> Columns:
+    beside = ids_path(path)
+    return Columns(_map_npy(path), _map_npy(beside) if beside.exists() else None)
+
+
+def _map_npy(path: Path) -> NDArray[Any]:
+    loaded = np.load(path, mmap_mode="r")
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise ValueError("it holds several arrays, like a .npz file")
+    return loaded
+
+
+def _open_vecs(path: Path) -> Columns:
+    component = 4 if path.suffix == ".fvecs" else 1
+    length = _first_length(path)
+    size, row = path.stat().st_size, 4 + component * length
+    if size % row:
+        raise ValueError(f"it has {size} bytes, which is not a multiple of its first row's {row}: it was cut short")
+    raw = np.memmap(path, dtype=np.uint8, mode="r", shape=(size // row, row))
+    rows = raw[:, 4:].view("<f4") if path.suffix == ".fvecs" else raw[:, 4:]
+    return Columns(rows, lengths=raw[:, :4].view("<i4")[:, 0])
+
+
+def _first_length(path: Path) -> int:
+    """Return how many components a row has, as the first one says."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(4), "little", signed=True)
+    if length < 1:
+        raise ValueError(f"its first row has {length} components")
+    return length

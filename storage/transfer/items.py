@@ -1,0 +1,283 @@
+"""Items in and out as files, with a progress bar.
+
+==========  ==========================================================================================================
+``.npz``    ``codes``, ``ids`` and, where there are any, ``payload_ends`` and ``payload_data``: all at once in memory
+``.npy``    codes only, with the ids beside it in ``<name>.ids.npy``; piece by piece, for more than fits into memory
+``.fvecs``  in only: vectors, each an int32 dimension and so many float32; piece by piece
+``.bvecs``  in only: packed codes, or vectors, each an int32 width and so many bytes; piece by piece
+==========  ==========================================================================================================
+
+Codes come packed, ``uint8 [n, ceil(bits / 8)]`` in the index's bit order, as booleans, ``bool [n, bits]``, or as
+floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1. For an index with an encoder,
+:func:`read_vectors` reads the vectors themselves. How files are read is in :mod:`whamming.storage.transfer.columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tqdm import tqdm
+
+from whamming.native import InvalidArgumentError
+from whamming.native.cursor import as_whole
+from whamming.storage.files.locks import replacing
+from whamming.storage.items.rows import Rows
+from whamming.storage.settings import BitOrder, IndexSettings
+from whamming.storage.storage_errors import from_system
+from whamming.storage.transfer.columns import BATCH, Columns, RowsFile, ids_path, open_columns
+from whamming.storage.vectors.arrays import DTYPES, blocks, check_dim
+
+
+class ItemsIndex(Protocol):
+    """What items are exported from and imported into: :class:`StoredIndex`, or an index elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """For the progress bar."""
+
+    @property
+    def settings(self) -> IndexSettings:
+        """What the index is."""
+
+    def __len__(self) -> int:
+        """Return the number of items; for the progress bar, it need not be that of ``scan``."""
+
+    def scan(self, size: int = ..., /) -> Iterable[Rows]:
+        """Return all items in pieces of at most ``size``; codes in the index's bit order."""
+
+    def upsert(self, ids: ArrayLike, codes: ArrayLike, payloads: Sequence[bytes | None] | None = ..., /) -> object:
+        """Add items, or replace those whose id exists."""
+
+
+class Piece(NamedTuple):
+    """Some rows of a file, one after the other."""
+
+    first_row: int
+    ids: NDArray[np.uint64]
+    codes: NDArray[np.uint8]
+    """Packed, in the bit order that was asked for."""
+    payloads: list[bytes] | None
+
+
+class VectorsPiece(NamedTuple):
+    """Some rows of a file of vectors, one after the other."""
+
+    first_row: int
+    ids: NDArray[np.uint64]
+    vectors: NDArray[Any]
+    """As they are in the file."""
+    payloads: list[bytes] | None
+
+
+def bar(total: int, doing: str, *, shown: bool | None = None) -> Any:
+    """Return a progress bar on the error stream; by default only where that is a terminal."""
+    return tqdm(total=total, desc=doing, unit=" items", unit_scale=True, disable=None if shown is None else not shown)
+
+
+# -- out -------------------------------------------------------------------------------------------------------------
+
+
+def export_items(index: ItemsIndex, path: str | Path, *, progress: bool | None = None) -> int:
+    """Write all items of an index, as of now, in no particular order; returns how many.
+
+    The suffix chooses the form: ``.npz``, or ``.npy``, which leaves payloads out. Both leave out the vectors that an
+    index keeps; a backup has everything. An export that fails leaves nothing under that name that it did not find
+    there.
+    """
+    target = Path(path)
+    if target.suffix not in (".npz", ".npy"):
+        raise InvalidArgumentError(f"{target} has the suffix {target.suffix!r}; export to .npz or .npy")
+    write = _write_npz if target.suffix == ".npz" else _write_npy
+    try:
+        with bar(len(index), f"export {index.name}", shown=progress) as shown:
+            return write(target, index.settings.code_bytes, _counted(index.scan(BATCH), shown))
+    except OSError as error:
+        raise from_system(error, target) from error
+
+
+def _counted(pieces: Iterable[Rows], shown: Any) -> Iterator[Rows]:
+    for rows in pieces:
+        yield rows
+        shown.update(len(rows))
+
+
+def _write_npz(target: Path, width: int, pieces: Iterable[Rows]) -> int:
+    rows = Rows.concatenate([Rows.none(width), *pieces])
+    columns: dict[str, NDArray[Any]] = {"ids": rows.ids, "codes": rows.codes}
+    if rows.payloads is not None:
+        columns |= {"payload_ends": rows.payloads.ends, "payload_data": rows.payloads.data}
+    with replacing(target) as (file,):
+        np.savez(file, **columns)  # type: ignore[arg-type]
+    return len(rows)
+
+
+def _write_npy(target: Path, width: int, pieces: Iterable[Rows]) -> int:
+    count = 0
+    with replacing(target, ids_path(target)) as (codes, ids):
+        _write_headers(codes, ids, count, width)
+        for rows in pieces:
+            codes.write(rows.codes.tobytes())
+            ids.write(rows.ids.astype("<u8").tobytes())
+            count += len(rows)
+        _write_headers(codes, ids, count, width)
+    return count
+
+
+def _write_headers(codes: IO[bytes], ids: IO[bytes], count: int, width: int) -> None:
+    """Say how many rows the files have: as many bytes for any number, so that it can be told when all are written."""
+    for file, dtype, shape in ((codes, "|u1", (count, width)), (ids, "<u8", (count,))):
+        file.seek(0)
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+
+
+# -- in --------------------------------------------------------------------------------------------------------------
+
+
+def import_items(
+    index: ItemsIndex,
+    path: str | Path,
+    *,
+    first_id: int = 0,
+    start: int = 0,
+    batch: int = BATCH,
+    progress: bool | None = None,
+) -> int:
+    """Upsert the items of a file, from row ``start`` on, a batch at a time; returns how many.
+
+    A file without ids gets ``first_id``, ``first_id + 1``, ... from its row 0 on. An import that breaks off has
+    written some batches; repeated, or started where it broke off, it comes to the same.
+    """
+    file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=first_id)
+    pieces = file.pieces(start, batch)
+    with bar(file.count - start, f"import {index.name}", shown=progress) as shown:
+        for piece in pieces:
+            index.upsert(piece.ids, piece.codes, piece.payloads)
+            shown.update(len(piece.ids))
+    return file.count - start
+
+
+def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, first_id: int = 0) -> CodesFile:
+    """Open a file of codes of so many bits, in any of the forms above; nothing but its head is read yet, save of
+    ``.npz``. A file without ids gets ``first_id``, ``first_id + 1``, ...
+
+    Raises :class:`InvalidArgumentError` for a file that is not of that form, or holds codes of another length.
+    """
+    source = Path(path)
+    return CodesFile(source, IndexSettings(bits, bit_order), open_columns(source, "codes"), first_id)
+
+
+def read_vectors(path: str | Path, dim: int | None = None, *, first_id: int = 0) -> VectorsFile:
+    """Open a file of vectors ``[n, dim]``: float32, float16, float64, int8 or uint8; in an ``.npz`` they are called
+    ``vectors``. The rest is as for :func:`read_codes`; ``dim`` None: of any length."""
+    source = Path(path)
+    return VectorsFile(source, dim, open_columns(source, "vectors"), first_id)
+
+
+class CodesFile(RowsFile[Piece]):
+    """A file of codes, to be read in pieces; see :func:`read_codes`."""
+
+    def __init__(self, path: Path, settings: IndexSettings, columns: Columns, first_id: int) -> None:
+        """Wrap what was opened, or refuse it."""
+        _check_codes(path, columns.rows, settings)
+        super().__init__(path, "codes", columns, first_id)
+        self._settings = settings
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is written: a packed code."""
+        return self._settings.code_bytes
+
+    def _piece(
+        self,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.uint64],
+        rows: NDArray[Any],
+        payloads: list[bytes] | None,
+    ) -> Piece:
+        if rows.dtype == np.uint8:
+            return Piece(int(numbers[0]), ids, np.ascontiguousarray(rows), payloads)
+        if rows.dtype.kind == "f":
+            if np.isnan(rows).any():
+                row, column = (int(x) for x in np.argwhere(np.isnan(rows))[0])
+                raise InvalidArgumentError(f"row {numbers[row]} of {self.path} is not a number in column {column}")
+            rows = rows > 0
+        return Piece(int(numbers[0]), ids, np.packbits(rows, axis=1, bitorder=self._settings.bit_order), payloads)
+
+
+class VectorsFile(RowsFile[VectorsPiece]):
+    """A file of vectors, to be read in pieces; see :func:`read_vectors`."""
+
+    def __init__(self, path: Path, dim: int | None, columns: Columns, first_id: int) -> None:
+        """Wrap what was opened, or refuse it."""
+        rows = columns.rows
+        if rows.dtype.name not in DTYPES:
+            raise InvalidArgumentError(f"{path} holds {rows.dtype}; vectors are {', '.join(DTYPES)}")
+        if rows.ndim != 2 or dim not in (None, rows.shape[1]):
+            wanted = "dim" if dim is None else dim
+            raise InvalidArgumentError(f"{path} has shape {rows.shape}; vectors of this index are [n, {wanted}]")
+        super().__init__(path, "vectors", columns, first_id)
+        self.dim: int = check_dim(rows.shape[1])
+        """Components of a vector."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is written: a vector."""
+        return self.dim * self._columns.rows.itemsize
+
+    def sample(self, count: int, seed: int = 0) -> NDArray[Any]:
+        """Return so many rows, chosen at random, or all if there are no more: for an encoder to learn from."""
+        count = min(as_whole("count", count), self.count)
+        if count < 1:
+            raise InvalidArgumentError(
+                f"a sample of {count} of the {self.count} vectors in {self.path}; take 1 or more"
+            )
+        chosen = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
+        return self._finite(self._rows(chosen, chosen), chosen)
+
+    def _piece(
+        self,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.uint64],
+        rows: NDArray[Any],
+        payloads: list[bytes] | None,
+    ) -> VectorsPiece:
+        return VectorsPiece(int(numbers[0]), ids, self._finite(rows, numbers), payloads)
+
+    def _finite(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows side by side in memory, or say which row of the file is not one of numbers."""
+        rows = np.ascontiguousarray(rows)
+        try:
+            for _ in blocks(rows):
+                pass
+        except InvalidArgumentError:
+            with np.errstate(over="ignore"):
+                row, column = (int(x) for x in np.argwhere(~np.isfinite(rows.astype(np.float32)))[0])
+            raise InvalidArgumentError(
+                f"row {numbers[row]} of {self.path} is {rows[row, column]} in column {column}; components must be "
+                f"finite numbers of at most {np.finfo(np.float32).max:.1e}: leave such rows out, or replace the value"
+            ) from None
+        return rows
+
+
+def _check_codes(path: Path, codes: NDArray[Any], settings: IndexSettings) -> None:
+    """Refuse rows that are no codes of an index."""
+    bits, packed = settings.bits, codes.dtype == np.uint8
+    if not packed and codes.dtype != np.bool_ and codes.dtype.kind != "f":
+        raise InvalidArgumentError(
+            f"{path} holds {codes.dtype}; codes are packed uint8, bool, or floating-point numbers by their sign"
+        )
+    width = settings.code_bytes if packed else bits
+    if codes.ndim == 2 and codes.shape[1] == width:
+        return
+    if path.suffix == ".bvecs":
+        raise InvalidArgumentError(
+            f"{path} has rows of {codes.shape[1]} bytes; .bvecs files are read as packed codes only, of {width} bytes "
+            f"for {bits} bits: bytes that are numbers have no sign to take, make codes or floating-point vectors "
+            "around zero of them first, or import them into an index with an encoder"
+        )
+    kind = "packed bytes" if packed else "values"
+    raise InvalidArgumentError(f"{path} has shape {codes.shape}; {bits} bits need [n, {width}] {kind}")

@@ -1,0 +1,212 @@
+"""Fitting encoders to a sample of the vectors that they will see.
+
+``itq`` is Y. Gong et al., "Iterative Quantization" (2013): the sample's principal directions, then rounds of (codes for
+the rotation, the best rotation for the codes), each of which brings the projections closer to the corners of a cube.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.native.costs import check_bits
+from whamming.storage.settings import check_choice
+from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
+from whamming.storage.vectors.encoders import Encoder, Kind, Training
+
+ROUNDS: Final = 50
+"""Of ``itq``, at most."""
+
+ENOUGH: Final = 1e-3
+"""``itq`` has converged when a round improves its error by a smaller share than this."""
+
+MOST_NUMBERS: Final = 1 << 26
+"""Of ``lsh`` and ``itq``: 256 MiB, and some times as much while it is made."""
+
+MOST_ROTATED: Final = 100_000
+"""Rows of the sample that ``itq`` finds its rotation on, chosen by the seed; the rest is done on all of them."""
+
+
+LARGE_CELLS: Final = 1 << 22
+"""Numbers in a block of the sample: the more, the less often numpy's threads wait for each other."""
+
+
+def fit(
+    kind: Kind,
+    sample: ArrayLike | None = None,
+    *,
+    bits: int | None = None,
+    dim: int | None = None,
+    seed: int = 0,
+    centre: bool | None = None,
+    rounds: int = ROUNDS,
+) -> Encoder:
+    """Make an encoder.
+
+    Parameters
+    ----------
+    kind : ``"sign"``, ``"lsh"`` or ``"itq"``; see :mod:`whamming.storage.vectors.encoders`.
+    sample : vectors ``[n, dim]``, chosen at random among those to be encoded; some 10,000 to 100,000. It is read, not
+        kept. Only ``itq`` must have one, of more rows than bits; without one, nothing is centred and there are no
+        ``asymmetric`` costs.
+    bits : of a code; ``sign`` and ``itq`` have at most ``dim``. ``sign`` by default has ``dim``, and with fewer takes
+        the first components.
+    dim : components of a vector, where there is no sample to tell.
+    seed : of the random directions of ``lsh``, and of the rotation that ``itq`` starts from.
+    centre : put zero at the sample's mean; by default, if there is a sample. ``itq`` always does.
+    rounds : of ``itq``, at most.
+
+    A component that is constant in the sample does no harm: ``itq`` gives it no weight, and the bit that ``sign`` makes
+    of it costs the same whatever it is.
+    """
+    check_choice("encoder", kind, get_args(Kind))
+    try:
+        seed = operator.index(seed)
+        bits = bits if bits is None else operator.index(bits)
+    except TypeError:
+        raise InvalidArgumentError(f"bits = {bits!r}, seed = {seed!r}; they must be whole numbers") from None
+    if seed < 0:
+        raise InvalidArgumentError(f"seed = {seed}; it must be 0 or more")
+    if rounds < 0:
+        raise InvalidArgumentError(f"rounds = {rounds}; it must be 0 or more")
+    rows = None if sample is None else _as_sample(sample, dim)
+    if rows is None:
+        _check_without_sample(kind, dim, centre)
+    width = rows.shape[1] if rows is not None else check_dim(dim or 0)
+    count = _check_width(kind, width if bits is None and kind == "sign" else bits, width)
+    centred = kind == "itq" or (rows is not None if centre is None else centre)
+
+    rng = np.random.default_rng(seed)
+    training = Training(0 if rows is None else len(rows))
+    mean = _mean(rows) if rows is not None and centred else np.zeros(width, dtype=np.float32)
+    matrix: NDArray[np.float32] | None = None
+    if kind == "lsh":
+        directions = rng.standard_normal((width, count))
+        matrix = (directions / np.sqrt((directions**2).sum(axis=0))).astype(np.float32)
+    elif kind == "itq":
+        assert rows is not None
+        matrix, training = _itq(rows, mean, count, rng, rounds)
+    offsets = mean[:count] if matrix is None else (mean.astype(np.float64) @ matrix).astype(np.float32)
+    expected = None if rows is None else _expectations(rows, matrix, offsets)
+    return Encoder(kind, width, count, centred, matrix, offsets, expected, training)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def _as_sample(sample: ArrayLike, dim: int | None) -> NDArray[Any]:
+    rows, single = as_vectors(sample, what="the sample's vectors")
+    if single or len(rows) == 0:
+        raise InvalidArgumentError(f"the sample has shape {np.shape(sample)}; give at least one vector, [n, dim]")
+    if dim not in (None, rows.shape[1]):
+        raise InvalidArgumentError(f"dim = {dim}, but the sample's vectors have {rows.shape[1]} components")
+    return rows
+
+
+def _check_without_sample(kind: Kind, dim: int | None, centre: bool | None) -> None:
+    if kind == "itq":
+        raise InvalidArgumentError("encoder = 'itq' without a sample; it learns from one, of more vectors than bits")
+    if centre:
+        raise InvalidArgumentError("centre = True without a sample; give one whose mean is to be zero")
+    if dim is None:
+        raise InvalidArgumentError(f"encoder = {kind!r} with neither a sample nor dim; say how long vectors are")
+
+
+def _check_width(kind: Kind, bits: int | None, dim: int) -> int:
+    if bits is None:
+        raise InvalidArgumentError(f"encoder = {kind!r} without bits; say how long codes are")
+    check_bits(bits)
+    if kind != "sign" and bits * dim > MOST_NUMBERS:
+        raise InvalidArgumentError(
+            f"bits = {bits} of vectors of {dim} components; {kind} has at most {MOST_NUMBERS} numbers, bits times dim"
+        )
+    if kind != "lsh" and bits > dim:
+        raise InvalidArgumentError(
+            f"bits = {bits} of encoder = {kind!r}; vectors of {dim} components give at most {dim}, or use 'lsh'"
+        )
+    return bits
+
+
+# -- what is learned ---------------------------------------------------------------------------------------------------
+
+
+def _mean(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the mean; of a constant component, exactly its value."""
+    total = np.zeros(rows.shape[1])
+    for _, block in blocks(rows, what="the sample"):
+        total += block.sum(axis=0, dtype=np.float64)
+    return (total / len(rows)).astype(np.float32)
+
+
+def _expectations(
+    rows: NDArray[Any], matrix: NDArray[np.float32] | None, offsets: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Return E[p_i | bit i = v], ``[bits, 2]``; zero where no row has that value."""
+    sums, counts = np.zeros((len(offsets), 2)), np.zeros((len(offsets), 2))
+    for _, block in blocks(rows, len(offsets), "the sample"):
+        projected = (block[:, : len(offsets)] if matrix is None else block @ matrix) - offsets
+        ones = projected > 0
+        above = np.where(ones, projected, 0).sum(axis=0, dtype=np.float64)
+        sums += np.stack([projected.sum(axis=0, dtype=np.float64) - above, above], axis=1)
+        counts[:, 1] += ones.sum(axis=0)
+    counts[:, 0] = len(rows) - counts[:, 1]
+    return np.where(counts > 0, sums / np.maximum(counts, 1), 0.0)
+
+
+def _itq(
+    rows: NDArray[Any], mean: NDArray[np.float32], bits: int, rng: np.random.Generator, rounds: int
+) -> tuple[NDArray[np.float32], Training]:
+    """Return the rotated principal directions, ``[dim, bits]``, and how the rounds went."""
+    if len(rows) <= bits:
+        raise InvalidArgumentError(
+            f"a sample of {len(rows)} vectors for encoder = 'itq' with {bits} bits; it needs {bits + 1} or more, and "
+            "does better with some 10,000"
+        )
+    principal = _principal(rows, mean, bits)
+    chosen = rows
+    if len(rows) > MOST_ROTATED:
+        chosen = rows[np.sort(rng.choice(len(rows), MOST_ROTATED, replace=False))]
+    projected = np.concatenate([(block - mean) @ principal for _, block in blocks(chosen, bits)])
+    projected /= np.sqrt(np.square(projected, dtype=np.float64).mean())
+    rotation = np.linalg.qr(rng.standard_normal((bits, bits)))[0]
+    error, towards = _quantise(projected, rotation)
+    errors = [error]
+    converged = False
+    while not converged and len(errors) <= rounds:
+        left, _, right = np.linalg.svd(towards)
+        rotation = (left @ right).T
+        error, towards = _quantise(projected, rotation)
+        converged = errors[-1] - error < ENOUGH * errors[-1]
+        errors.append(error)
+    return (principal @ rotation).astype(np.float32), Training(len(rows), tuple(errors), converged)
+
+
+def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """Return the directions in which the sample varies most, ``[dim, bits]``."""
+    covariance = np.zeros((rows.shape[1], rows.shape[1]))
+    for _, block in blocks(rows, cells=LARGE_CELLS):
+        centred = block - mean
+        covariance += centred.T @ centred
+    if not covariance.any():
+        raise InvalidArgumentError(
+            f"all {len(rows)} vectors of the sample are the same; encoder = 'itq' learns from how they differ"
+        )
+    _, directions = np.linalg.eigh(covariance)
+    return np.ascontiguousarray(directions[:, ::-1][:, :bits], dtype=np.float32)
+
+
+def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the mean squared error of the signs of the rotated projections, and what the next rotation is found from:
+    the signs, transposed, times the projections. With a mean square of 1 the error is 2 - 2 E|rotated|."""
+    turn = rotation.astype(np.float32)
+    towards = np.zeros_like(rotation)
+    total = 0.0
+    for _, block in blocks(projected, cells=LARGE_CELLS):
+        rotated = block @ turn
+        total += float(np.abs(rotated).sum(dtype=np.float64))
+        towards += np.where(rotated > 0, np.float32(1), np.float32(-1)).T @ block
+    return 2 - 2 * total / projected.size, towards

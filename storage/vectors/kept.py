@@ -1,0 +1,71 @@
+"""The vectors that an index keeps with its items, to rank hits again by: bytes in front of an item's payload.
+
+===========  =========================================================================================================
+``float16``  2 bytes per component
+``int8``     4 bytes for a scale, a float32, then 1 byte per component, which times the scale is the component. The
+             scale is 1 where vectors come as int8, so that they are kept as they are, else the largest component / 127
+===========  =========================================================================================================
+
+An item's code is made from the vector as it is kept: what is proven of one holds for the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.storage.settings import KeptVectors, Metric
+from whamming.storage.vectors.arrays import blocks
+
+
+def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
+    """Return vectors ``[n, dim]`` as bytes ``[n, width]``. Raises InvalidArgumentError where one does not fit."""
+    n, dim = rows.shape
+    if kind == "float16":
+        halves = np.empty((n, dim), dtype="<f2")
+        for first, block in blocks(rows):
+            with np.errstate(over="ignore"):
+                halves[first : first + len(block)] = block
+        if rows.dtype.kind == "f" and not np.isfinite(halves).all():
+            row, column = (int(x) for x in np.argwhere(~np.isfinite(halves))[0])
+            raise InvalidArgumentError(
+                f"vectors: row {row}, column {column} is {rows[row, column]}; an index that keeps float16 takes at "
+                f"most {np.finfo(np.float16).max:.0f}: scale the vectors, or let it keep int8"
+            )
+        return halves.view(np.uint8)
+    packed = np.empty((n, 4 + dim), dtype=np.uint8)
+    for first, block in blocks(rows):
+        scale = np.ones(len(block), dtype="<f4")
+        if rows.dtype != np.int8:
+            scale = (np.abs(block).max(axis=1) / 127).astype("<f4")
+            scale[scale == 0] = 1
+        out = packed[first : first + len(block)]
+        out[:, :4] = scale[:, None].view(np.uint8)
+        out[:, 4:] = np.rint(block / scale[:, None]).clip(-128, 127).astype(np.int8).view(np.uint8)
+    return packed
+
+
+def unpack_vectors(packed: NDArray[np.uint8], kind: KeptVectors) -> NDArray[np.float32]:
+    """Return what :func:`pack_vectors` was given, as it is kept."""
+    if kind == "float16":
+        return np.ascontiguousarray(packed).view("<f2").astype(np.float32)
+    scale = np.ascontiguousarray(packed[:, :4]).view("<f4")
+    return np.asarray(packed[:, 4:].view(np.int8) * scale, dtype=np.float32)
+
+
+def measure(metric: Metric, query: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the distances of vectors ``[n, dim]`` to a query ``[dim]``, in double precision; the nearer, the less.
+
+    ``l2``: Euclidean. ``cosine``: 1 - the cosine, 1 where one of both is zero. ``inner``: the inner product, negated.
+    """
+    one, many = query.astype(np.float64), vectors.astype(np.float64)
+    if metric == "l2":
+        return np.asarray(np.sqrt(np.square(many - one).sum(axis=1)))
+    products = (many * one).sum(axis=1)
+    if metric == "inner":
+        return np.asarray(-products)
+    lengths = np.sqrt(np.square(many).sum(axis=1) * np.square(one).sum())
+    return np.asarray(1 - np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
