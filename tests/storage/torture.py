@@ -126,7 +126,7 @@ class Summary:
 def points_in_storage() -> set[str]:
     """Return the names of all points that the source of storage passes, ``stored <array>`` spelt out."""
     names: set[str] = set()
-    for file in Path(segmented.__file__).parent.glob("*.py"):
+    for file in Path(segmented.__file__).parents[1].rglob("*.py"):
         for name in re.findall(r'\bpoint\(f?"([^"]+)"\)', file.read_text(encoding="utf-8")):
             names |= {name.replace("{name}", array) for array in SEGMENT_ARRAYS}
     return names
