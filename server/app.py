@@ -22,7 +22,7 @@ from whamming.server.rpc.status import overlook_gone_clients
 from whamming.server.search.scheduler import Scheduler
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, StorageError, open_database
-from whamming.storage.database import Mode
+from whamming.storage.directory import Mode
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")

@@ -7,7 +7,8 @@
         ├── UnavailableError         the server cannot be reached, or shuts down
         ├── DeadlineError            no answer in time
         ├── OverloadedError          the server takes on no more; try again later
-        └── AnswerTooLargeError      an answer does not fit into one message; ask for less
+        ├── AnswerTooLargeError      an answer does not fit into one message; ask for less
+        └── LocalOnlyError           the network cannot do this yet; a database in this process can
 """
 
 from whamming.native import WhammingError
@@ -31,3 +32,7 @@ class OverloadedError(ServiceError):
 
 class AnswerTooLargeError(ServiceError):
     """An answer does not fit into one message; ask for less."""
+
+
+class LocalOnlyError(ServiceError, NotImplementedError):
+    """The network cannot do this yet; a database in this process can."""

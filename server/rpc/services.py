@@ -182,6 +182,14 @@ class IndexService:
         await self._storage.run(self._storage.database.drop_index, request.name)
         return index_pb2.DeleteIndexResponse()
 
+    async def FlushIndex(  # noqa: N802
+        self, request: index_pb2.FlushIndexRequest, context: Context
+    ) -> index_pb2.FlushIndexResponse:
+        """Wait until all writes are on disk."""
+        index = await self._storage.index(request.name, "name")
+        await self._storage.run(index.flush)
+        return index_pb2.FlushIndexResponse()
+
     async def SealIndex(  # noqa: N802
         self, request: index_pb2.SealIndexRequest, context: Context
     ) -> AsyncIterator[index_pb2.SealIndexResponse]:
@@ -265,8 +273,8 @@ class ItemService:
         index = await self._storage.index(request.index)
         durability = durability_of(request.durability)
         ids = ids_of(request)
-        await self._storage.run(lambda: index.delete(ids, durability=durability))
-        return item_pb2.DeleteResponse()
+        count = await self._storage.run(lambda: index.delete(ids, durability=durability))
+        return item_pb2.DeleteResponse(count=count)
 
     async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802
         """Look items up."""

@@ -20,6 +20,7 @@ from whamming.remote.retries import Retries, answers, once
 from whamming.remote.session import Inbox, Session
 from whamming.service_errors import OverloadedError, UnavailableError
 from whamming.storage.reranking import Rerank
+from whamming.storage.verbs import verb
 from whamming.v1 import search_pb2
 from whamming.wire.values import hits_of, statistics_of
 
@@ -90,24 +91,24 @@ class Search:
         self._ended = k == 0
         self._statistics = search_pb2.QueryStatistics()
 
+    @verb
     async def __aenter__(self) -> Self:
-        """Return the search itself."""
         return self
 
+    @verb
     async def __aexit__(self, *exc: object) -> None:
-        """Close the search."""
         self.close()
 
     def __del__(self) -> None:
         """Stop the server's work for a search that nobody holds any more."""
         self.close()
 
+    @verb
     def __aiter__(self) -> Self:
-        """Return the search itself."""
         return self
 
+    @verb
     async def __anext__(self) -> Hit:
-        """Return the next hit, as soon as the server has proven it."""
         if not self._pending:
             ids, distances, kept = await self._chunk()
             if not len(ids):
@@ -119,8 +120,8 @@ class Search:
         """Return the next hit if it has arrived already."""
         return self._pending.pop() if self._pending else None
 
+    @verb
     async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer where no more exist."""
         if as_whole("n", n) < 0:
             raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
         parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
@@ -145,19 +146,18 @@ class Search:
             return np.empty(0, dtype=np.uint64), np.empty(0)
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([far for _, far in parts])
 
+    @verb
     async def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
         return await self.next(2**63)
 
     @property
+    @verb
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity when all were, minus infinity where nothing is
-        known of the others."""
         return min(self._pending[-1].distance, self._bound) if self._pending else self._bound
 
     @property
+    @verb
     def stats(self) -> Stats:
-        """What the search has cost; known when it has ended."""
         return statistics_of(self._statistics)
 
     @property
@@ -165,8 +165,8 @@ class Search:
         """It has ended, by itself or closed: closing it does nothing."""
         return self._ended and self._inbox is None
 
+    @verb
     def close(self) -> None:
-        """Stop the search. Closing twice is fine."""
         self._ended = True
         if self._inbox is not None:
             self._inbox = None
