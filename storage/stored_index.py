@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.items.rows import Rows, WriteBatch, as_ids
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch, as_ids
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CorruptStoreError, StorageError
@@ -65,7 +65,7 @@ class StoredIndex:
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -87,7 +87,7 @@ class StoredIndex:
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,
@@ -108,9 +108,12 @@ class StoredIndex:
         made = settings.from_engine(encoder.encode(rows))
         return WriteBatch.of(settings, ids, made, payloads, deletes, kept=kept)
 
-    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
-        """Remove items; ids that do not exist are ignored."""
-        self.write(self.batch(deletes=ids), durability)
+    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
+        """Remove items; ids that do not exist are ignored. Returns how many existed just before."""
+        batch = self.batch(deletes=ids)
+        count = int(self.snapshot().get(np.unique(batch.deletes)).found.sum())
+        self.write(batch, durability)
+        return count
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
         """Apply upserts and deletes together."""

@@ -22,39 +22,40 @@ from typing import Any, Final, Self
 
 import grpc
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError, Plan, Tables
-from whamming.native.costs import as_array, as_codes
-from whamming.native.cursor import as_whole, check_radius, checked_place
-from whamming.remote.messages import (
-    Queries,
-    batches,
-    encoder_messages,
-    options_message,
-)
-from whamming.remote.querying import Batch, Connection, Search
-from whamming.remote.retries import Retries, answers, once, responses_of
+from whamming.native import Answer, Buckets, Budget, InvalidArgumentError, Plan, Tables
+from whamming.native.cursor import as_whole, check_wanted, checked_place
+from whamming.remote.batch import Batch
+from whamming.remote.messages import Queries, encoder_messages, item_messages, options_message
+from whamming.remote.retries import Retries, once, responses, responses_of
+from whamming.remote.search import Connection, Search
 from whamming.remote.session import Session
 from whamming.remote.tls import Tls
-from whamming.service_errors import AnswerTooLargeError, OverloadedError, UnavailableError
-from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats, WriteBatch
+from whamming.storage import (
+    BitOrder,
+    Durability,
+    Encoder,
+    Form,
+    IndexSettings,
+    Items,
+    KeptVectors,
+    Kind,
+    Metric,
+    Rerank,
+    Rows,
+    StoreStats,
+)
 from whamming.storage.items.rows import as_ids
-from whamming.storage.reranking import Rerank, read_queries
-from whamming.storage.settings import KeptVectors, Metric, check_choice
-from whamming.storage.vectors.arrays import as_vectors, blocks
-from whamming.storage.vectors.encoders import Encoder, Form, Kind
 from whamming.v1 import index_pb2, item_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
-from whamming.wire.values import (
-    durability_number,
-    items_of,
-    settings_of,
-    settings_request,
-    store_stats_of,
-)
+from whamming.wire.columns import id_column, payload_list_of
+from whamming.wire.descriptions import settings_message, settings_of, stats_of
+from whamming.wire.enums import DURABILITIES
+from whamming.wire.items import items_of
+from whamming.wire.service_errors import AnswerTooLargeError, OverloadedError, UnavailableError
 
 RETRY_SECONDS: Final = 30.0
 """For how long a call that may be repeated is tried again while the server is away."""
@@ -155,7 +156,7 @@ class Database:
         made, fitted = encoder_messages(encoder, dim, train, seed, centre)
         if bits is None and encoder is None:
             raise InvalidArgumentError("bits is missing; say how long codes are")
-        settings = settings_request(
+        settings = settings_message(
             bits,
             keep_vectors,
             bit_order=bit_order,
@@ -223,7 +224,7 @@ class Index:
 
     async def stats(self) -> StoreStats:
         """Tell what the index holds."""
-        return store_stats_of((await self._database._describe(self.name)).statistics)
+        return stats_of((await self._database._describe(self.name)).statistics)
 
     async def upsert(
         self,
@@ -239,13 +240,10 @@ class Index:
         Everything is checked before anything is sent. What fits into a message of 4 MiB is written whole or not at all;
         more is written message by message, and where the connection breaks for good, the first ones are there.
         """
-        _check_durability(durability)
-        rows, brought = self._rows(ids, codes, payloads, vectors)
+        wanted = DURABILITIES.number("durability", durability)
         unsent = [
-            item_pb2.UpsertRequest(
-                index=self.name, sequence=sequence, items=items, durability=durability_number(durability)
-            )
-            for sequence, items in enumerate(batches(rows, brought))
+            item_pb2.UpsertRequest(index=self.name, sequence=sequence, items=items, durability=wanted)
+            for sequence, items in enumerate(item_messages(ids, codes, payloads, vectors))
         ]
         attempts = self._database._retries.begin()
         while unsent:
@@ -256,36 +254,6 @@ class Index:
                 if len(unsent) < before:
                     attempts.reset()
                 await attempts.wait(error)
-
-    def _rows(
-        self,
-        ids: ArrayLike,
-        codes: ArrayLike | None,
-        payloads: Sequence[bytes | None] | None,
-        vectors: ArrayLike | None,
-    ) -> tuple[Rows, NDArray[Any] | None]:
-        """Check items; returns them with their codes in the index's bit order, or with vectors and no codes."""
-        brought = None
-        if vectors is not None:
-            if codes is not None:
-                raise InvalidArgumentError("both codes and vectors; give one of them, the encoder makes the other")
-            self._check_encoder()
-            brought, _ = as_vectors(vectors, self.settings.dim)
-            for _ in blocks(brought):  # refuses what is not finite
-                pass
-            codes = np.zeros((len(brought), self.settings.code_bytes), dtype=np.uint8)
-        elif codes is None and np.size(ids):
-            raise InvalidArgumentError("items without codes; give codes, or vectors where the index has an encoder")
-        plain = IndexSettings(self.settings.bits, self.settings.bit_order)
-        checked = WriteBatch.of(plain, ids, codes, payloads).upserts
-        return Rows(checked.ids, plain.from_engine(checked.codes), checked.payloads), brought
-
-    def _check_encoder(self) -> None:
-        if self.settings.dim is None:
-            raise InvalidArgumentError(
-                f"vectors, but the index {self.name!r} has no encoder; give codes, or create it with encoder='sign', "
-                "'lsh' or 'itq'"
-            )
 
     async def encoder(self) -> Encoder | None:
         """Return what makes codes and costs of vectors; None: codes are made elsewhere."""
@@ -299,7 +267,7 @@ class Index:
         """Send batches on one call, and take those that are acknowledged off the list."""
         call = self._database._items.Upsert(iter(list(unsent)))
         try:
-            async for done in answers(call):
+            async for done in responses(call):
                 assert done.sequence == unsent[0].sequence
                 del unsent[0]
         finally:
@@ -307,17 +275,18 @@ class Index:
         if unsent:
             raise UnavailableError("the server ended the stream before it had written everything")
 
-    async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
-        """Remove items; ids that do not exist are ignored. More than 500,000 are removed message by message."""
-        _check_durability(durability)
-        unwanted = as_ids(ids)
+    async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
+        """Remove items; ids that do not exist are ignored. Returns how many existed.
+
+        More than 500,000 are removed message by message.
+        """
+        wanted, unwanted, count = DURABILITIES.number("durability", durability), as_ids(ids), 0
         for first in range(0, len(unwanted), MOST_IDS):
-            request = item_pb2.DeleteRequest(
-                index=self.name,
-                ids=unwanted[first : first + MOST_IDS].tolist(),
-                durability=durability_number(durability),
-            )
-            await self._database._retries.run(lambda request=request: self._database._items.Delete(request))  # type: ignore[misc]
+            column = id_column(unwanted[first : first + MOST_IDS])
+            request = item_pb2.DeleteRequest(index=self.name, ids=column, durability=wanted)
+            response = await self._database._retries.run(lambda request=request: self._database._items.Delete(request))  # type: ignore[misc]
+            count += response.count
+        return count
 
     async def get(self, ids: ArrayLike) -> Items:
         """Look items up by id. What does not fit into one message is asked for piece by piece."""
@@ -328,7 +297,7 @@ class Index:
         size = max(1, ANSWER_BYTES // (8 + self.settings.code_bytes))
         while len(payloads) < len(wanted):
             piece = slice(len(payloads), len(payloads) + size)
-            request = item_pb2.GetRequest(index=self.name, ids=wanted[piece].tolist())
+            request = item_pb2.GetRequest(index=self.name, ids=id_column(wanted[piece]))
             try:
                 response = await self._database._retries.run(lambda request=request: self._database._items.Get(request))  # type: ignore[misc]
             except AnswerTooLargeError:  # for its payloads
@@ -337,8 +306,8 @@ class Index:
                 size = max(1, min(size, len(wanted)) // 4)
                 continue
             codes[piece] = items_of(response.items, self.settings).codes
-            found[piece] = response.found
-            payloads += list(response.items.payloads) or [b""] * len(request.ids)
+            found[piece] = np.frombuffer(response.found, dtype=np.bool_)
+            payloads += payload_list_of(response.items.payloads, len(response.found))
         return Items(wanted, found, codes, payloads)
 
     async def scan(self, size: int = 10_000) -> AsyncGenerator[Rows, None]:
@@ -366,12 +335,17 @@ class Index:
         rerank: Rerank | None = None,
     ) -> Search:
         """Search one query; see :meth:`whamming.StoredIndex.search`. Iterate what it returns with ``async for``."""
-        if rerank is not None:
-            self._check_rerank(rerank, vector, costs, (code, weights, table, radius, after))
-        query = self._queries(code, weights, table, vector, costs, single=True)[0]
+        wanted = None if k is None else check_wanted(k)
+        queries = Queries(code, weights, table, vector, costs)
+        if len(queries) != 1:
+            raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
+        options = options_message(wanted, radius, plan, payloads=payloads, rerank=rerank)
+        query = queries.message(self.name, np.zeros(1, dtype=np.int64), options)
         if after is not None:
-            query.after.distance, query.after.id = checked_place(after)
-        return Search(self._database._connection, self.name, query, k, radius, plan, payloads, rerank)
+            distance, last_id = checked_place(after)
+            query.after_distances.append(distance)
+            query.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
+        return Search(self._database._connection, query, wanted)
 
     async def search_batch(
         self,
@@ -391,84 +365,11 @@ class Index:
         k = as_whole("k", k)
         if not 0 <= k < 2**31:
             raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a search for more")
-        check_radius(radius)
-        if rerank is not None:
-            self._check_rerank(rerank, vectors, costs, (codes, weights, table, radius, budget))
-        single = _is_single(codes, table, vectors)
-        queries = self._queries(codes, weights, table, vectors, costs, single=single)
+        queries = Queries(codes, weights, table, vectors, costs)
         options = options_message(k, radius, plan, budget=budget, rerank=rerank)
         batch = Batch(self._database._connection, self.name, queries, options, k)
         await batch.run()
-        return batch.answer(single=single)
-
-    def _check_rerank(
-        self, rerank: Rerank, vectors: ArrayLike | None, form: Form | None, others: tuple[object, ...]
-    ) -> None:
-        if vectors is None or any(other is not None for other in others):
-            raise InvalidArgumentError(
-                "rerank goes with a vector, costs and k; leave code, weights, table, radius, after, budget"
-            )
-        if self.settings.keep_vectors is None:
-            raise InvalidArgumentError(
-                f"rerank, but the index {self.name!r} keeps no vectors; create it with keep_vectors='float16' or 'int8'"
-            )
-        read_queries(self.settings, vectors, rerank, form)
-
-    def _queries(
-        self,
-        code: ArrayLike | None,
-        weights: ArrayLike | None,
-        table: ArrayLike | None,
-        vectors: ArrayLike | None,
-        form: Form | None,
-        *,
-        single: bool,
-    ) -> Queries:
-        """Check queries here, so that what is wrong is told at once."""
-        bits = self.settings.bits
-        if vectors is None and form is not None:
-            raise InvalidArgumentError(f"costs = {form!r} without a vector; they are what is made of one")
-        if vectors is not None:
-            if code is not None or table is not None:
-                raise InvalidArgumentError("a vector beside a code or a cost table; give one of them")
-            self._check_encoder()
-            rows, _ = as_vectors(vectors, self.settings.dim)
-            for _ in blocks(rows):  # refuses what is not finite
-                pass
-            common = None if weights is None else as_array(weights, "weights", np.float64)
-            if common is not None and common.shape != (bits,):
-                raise InvalidArgumentError(f"the weights have shape {common.shape}; give one per bit, [{bits}]")
-            queries = Queries(len(rows), vector=rows, weights=common, form=form)
-        elif table is not None:
-            if code is not None or weights is not None:
-                raise InvalidArgumentError("give a cost table, or a code with or without weights, not both")
-            tables = as_array(table, "costs", np.float64)
-            tables = tables[None] if tables.ndim == 2 else tables
-            if tables.ndim != 3 or tables.shape[1:] != (bits, 2):
-                raise InvalidArgumentError(
-                    f"the cost table has shape {np.shape(table)}; it must be [{bits}, 2], or [q, {bits}, 2]"
-                )
-            Costs.table(tables)
-            queries = Queries(len(tables), table=tables)
-        else:
-            if code is None:
-                raise InvalidArgumentError("give a query code, or a cost table")
-            packed = as_array(code, "query codes")
-            codes = as_codes(packed[None] if packed.ndim == 1 else packed, bits, "query codes")
-            given = None
-            if weights is not None:
-                given = as_array(weights, "weights", np.float64)
-                if given.ndim not in (1, 2) or given.shape[-1] != bits:
-                    raise InvalidArgumentError(
-                        f"the weights have shape {given.shape}; the index has codes of {bits} bits"
-                    )
-                Costs.weights(codes, given)
-                if given.ndim == 2:
-                    codes = np.broadcast_to(codes, (len(given), codes.shape[1]))
-            queries = Queries(len(codes), code=codes, weights=given)
-        if single and len(queries) != 1:
-            raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
-        return queries
+        return batch.answer(single=queries.single)
 
     async def seal(self, progress: Callable[[float], None] | None = None) -> None:
         """Turn recent writes into a segment with tables now, rather than when there are many."""
@@ -497,16 +398,3 @@ async def _shares(call: Callable[[], Any]) -> AsyncGenerator[float, None]:
     async with contextlib.aclosing(responses_of(call)) as responses:
         async for response in responses:
             yield response.progress
-
-
-def _is_single(codes: ArrayLike | None, table: ArrayLike | None, vectors: ArrayLike | None) -> bool:
-    """Tell whether a batch is one query without a batch dimension."""
-    if table is not None:
-        return as_array(table, "costs").ndim == 2
-    given = codes if vectors is None else vectors
-    return given is not None and as_array(given, "queries").ndim == 1
-
-
-def _check_durability(durability: Durability | None) -> None:
-    if durability is not None:
-        check_choice("durability", durability, ("fsync", "async"))

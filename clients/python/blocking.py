@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming import aio
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
-from whamming.remote.querying import Search
+from whamming.remote.search import Search
 from whamming.remote.tls import Tls
 from whamming.storage import BitOrder, Durability, IndexSettings, Items, Rows, StoreStats
 from whamming.storage.reranking import Rerank
@@ -220,9 +220,9 @@ class RemoteIndex:
         """Add items, or replace those whose id exists; see :meth:`whamming.aio.Index.upsert`."""
         self._portal.run(self._index.upsert(ids, codes, payloads, vectors=vectors, durability=durability))
 
-    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
-        """Remove items; ids that do not exist are ignored."""
-        self._portal.run(self._index.delete(ids, durability=durability))
+    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
+        """Remove items; ids that do not exist are ignored. Returns how many existed."""
+        return self._portal.run(self._index.delete(ids, durability=durability))
 
     def get(self, ids: ArrayLike) -> Items:
         """Look items up by id."""

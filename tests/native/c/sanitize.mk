@@ -21,11 +21,10 @@ NEON_QEMU   ?= $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(she
 
 .PHONY: sanitize fuzz neon
 
-sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test lab_test wire_test fuzz_open) ## C tests under ASan, UBSan and TSan
+sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test lab_test fuzz_open) ## C tests under ASan, UBSan and TSan
 	$(C_BUILD)/engine_test
 	$(C_BUILD)/threads_test
 	$(C_BUILD)/lab_test
-	$(C_BUILD)/wire_test
 	$(C_BUILD)/fuzz_open $(LOADER_RUNS)
 
 ifneq ($(CLANG),)
@@ -69,7 +68,3 @@ $(C_BUILD)/lab_test: $(C_TESTS)/lab_test.c $(wildcard native/lab/*.[ch])
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ASAN) -Inative/lab -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \
 	    $< $(wildcard native/lab/*.c) -lm -o $@
-
-$(C_BUILD)/wire_test: $(C_TESTS)/wire_test.c $(wildcard native/wire/*.[ch]) native/engine/whamming.h
-	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(ASAN) -Inative/wire $< $(wildcard native/wire/*.c) -o $@
