@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
+from whamming.native.arguments import Plan, as_whole, check_threads
+from whamming.native.budget import Budget
 from whamming.native.costs import Costs, as_codes, check_bits
-from whamming.native.cursor import Budget, Cursor, Plan
+from whamming.native.cursor import Cursor
 from whamming.native.errors import CorruptIndexError, InvalidArgumentError, check
-from whamming.native.view import Answer, Part, View, check_threads
+from whamming.native.view import Answer, Part, View
 
 Tables = Literal["single", "multi", "none"]
 Buckets = Literal["compact", "fast"]
@@ -119,7 +121,7 @@ class Index:
         Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
         a few bytes per bucket.
         """
-        check_bits(bits)
+        bits = check_bits(bits)
         packed = as_codes(codes, bits)
         n = len(packed)
         if tables not in _LAYOUTS:
@@ -128,7 +130,9 @@ class Index:
             raise InvalidArgumentError(f"buckets = {buckets!r}; choose one of {get_args(Buckets)}")
         if n >= 2**32:
             raise InvalidArgumentError(f"{n} codes; one index holds fewer than 2**32, split them over several")
-        length = choose_substring_bits(n, bits) if substring_bits is None else substring_bits
+        length = (
+            choose_substring_bits(n, bits) if substring_bits is None else as_whole("substring_bits", substring_bits)
+        )
         if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")
         covered = bits if bits <= WHOLLY_COVERED else LONG_COVERED

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native._wire import ffi, lib
-from whamming.native.cursor import BatchStats
 from whamming.native.errors import InvalidArgumentError
+from whamming.native.stats import BatchStats
 
 _MEMBERS: Final = [name for name, _ in ffi.typeof("struct wire_query").fields]
 ID, START, SIZE = 0, 1, 2

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Costs, InvalidArgumentError, Plan, Tables
+from whamming.native.arguments import as_whole, check_radius, checked_place
 from whamming.native.costs import as_array, as_codes
-from whamming.native.cursor import as_whole, check_radius, checked_place
 from whamming.remote.messages import (
     Queries,
     batches,

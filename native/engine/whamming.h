@@ -12,7 +12,7 @@
  *   index    an opened, checked view of such arrays. Immutable; any number of threads may share it.
  *   cursor   one query at work. Owns all of the query's scratch; one thread at a time may use it.
  *
- * Exactness. A query's costs are rounded once to integers (wh_costs_round). From there on every sum, bound, tie and
+ * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). From there on every sum, bound, tie and
  * stop rule is integer arithmetic; the answer is the total order by (distance, id), the same for every plan, array
  * layout, instruction set and thread count. All sums stay within 2^53, so that a distance handed out as a double is
  * that integer over a power of two without any rounding, and the order of the doubles is the order of the integers.
@@ -60,17 +60,24 @@ enum wh_limits {
  * with nonnegative integer deltas, which is all that the engine ever computes with.
  */
 
-/* Round one table (bits x 2 doubles, row-major). exponent = 53 - x - ceil(log2(bits)) where every |cost| < 2^x, so
- * that no sum leaves [-2^53, 2^53]; each cost becomes rint(cost x 2^exponent), ties to even. A bit whose two costs
- * round alike has optimum 0 and delta 0.
- *   optimum: ceil(bits / 8) bytes;  delta: bits values.
- * Failures: WH_ARGUMENT (bits), WH_NOT_FINITE, WH_OVERFLOW. Thread-safe. */
-int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_t *delta, int64_t *floor,
-                   int32_t *exponent);
+/* What costs are given as; any alignment. */
+enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
 
-/* Round `count` tables that lie one after the other, into arrays that do too. A failure is that of table *failed. */
-int wh_costs_round_all(const double *tables, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
-                       int64_t *floors, int32_t *exponents, size_t *failed);
+/* Round `count` tables of bits x 2 numbers (row-major), one after the other, into arrays that have one row per query.
+ * exponent = 53 - x - ceil(log2(bits)) where every |cost| < 2^x, so that no sum leaves [-2^53, 2^53]; each cost becomes
+ * rint(cost x 2^exponent), ties to even. A bit whose two costs round alike has optimum 0 and delta 0.
+ *   type: enum wh_number;  optima: count x ceil(bits / 8) bytes;  deltas: count x bits;  floors, exponents: count.
+ * Failures: WH_ARGUMENT (bits, type), WH_NOT_FINITE, WH_OVERFLOW; the last two are those of table *failed, and the
+ * outputs are unspecified then. Thread-safe. */
+int wh_costs_round_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
+                          uint64_t *deltas, int64_t *floors, int32_t *exponents, size_t *failed);
+
+/* The same for queries given as a code (ceil(bits / 8) bytes) and the cost of a mismatch per bit (bits numbers, which may
+ * be negative): what rounding the table with 0 for a stored bit that agrees gives, without that table.
+ * shared_code, shared_weights: 1: all queries share one code, or one row of weights. */
+int wh_costs_round_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights,
+                           uint32_t type, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
+                           int64_t *floors, int32_t *exponents, size_t *failed);
 
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  * The byte layout of each array is described at the head of arrays.h. Any alignment works; WH_BLOCKS is read fastest
@@ -167,7 +174,7 @@ struct wh_part {
 
 /* One query. Everything pointed to is copied by wh_cursor_open. */
 struct wh_search {
-    const uint8_t *optimum; /* as wh_costs_round gives them */
+    const uint8_t *optimum; /* as rounding gives them */
     const uint64_t *delta;
     int64_t floor;
     int32_t exponent;
@@ -178,6 +185,12 @@ struct wh_search {
     double after_distance;
     uint64_t after_id;
 };
+
+/* Describe `count` searches that are alike but for their costs, which lie row by row as rounding leaves them and must
+ * outlive the searches. None is resumed. */
+void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
+                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
+                      uint64_t k, double radius);
 
 enum wh_stop {
     WH_MORE = 0,      /* the capacity was filled; more hits may follow */
@@ -236,7 +249,8 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 /* -- Batches ----------------------------------------------------------------------------------------------------- */
 
 /* Top-k of q queries on `threads` threads (0 or 1: the calling one only). Queries that sweep share each pass over the
- * blocks. Results go to row i of ids and distances (q x k); counts[i] of them are set. stats: q structs or NULL.
+ * blocks. Results go to row i of ids and distances (q x k): counts[i] hits, then UINT64_MAX and
+ * +infinity. stats: q structs or NULL.
  * cancel, if not NULL, may be set to 1 by another thread: the call then returns WH_OK with *cancel still 1 and
  * the results unspecified. Every search must have k <= `k`. The first failure of any query is returned. */
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,

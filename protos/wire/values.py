@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Plan, Stats, Tables
+from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
-from whamming.native.cursor import as_whole
 from whamming.storage import BitOrder, Durability, IndexSettings, Rows, StoreStats
 from whamming.storage.items.rows import Payloads
 from whamming.storage.settings import KeptVectors, Metric, check_choice

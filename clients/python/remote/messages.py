@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming import storage
 from whamming.native import Budget, InvalidArgumentError, OutOfMemoryError, Plan, Stats, WhammingError
-from whamming.native.cursor import checked_budget
+from whamming.native.budget import checked_budget
 from whamming.service_errors import AnswerTooLargeError, DeadlineError, OverloadedError, ServiceError, UnavailableError
 from whamming.storage import Rows
 from whamming.storage.reranking import Rerank, check_factor

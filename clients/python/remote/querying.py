@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Answer, Hit, InvalidArgumentError, Plan, Stats
-from whamming.native.cursor import as_whole, check_radius, check_wanted
+from whamming.native.arguments import as_whole, check_radius, check_wanted
 from whamming.native.view import padded
 from whamming.remote.messages import MESSAGE_BYTES, MOST_K, ManyStats, Queries, error_of, options_message
 from whamming.remote.retries import Retries, answers, once

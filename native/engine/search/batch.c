@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 
+#include <math.h>
+
 enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
 
 struct batch {
@@ -99,6 +101,10 @@ static int run_group(const struct batch *b, size_t first, size_t count, wh_curso
         status =
             wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found, &stop);
         b->counts[row] = found;
+        for (size_t at = row * b->k + found; at < (row + 1) * b->k; at++) {
+            b->ids[at] = UINT64_MAX;
+            b->distances[at] = INFINITY;
+        }
         if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
     }
     return status;
@@ -113,6 +119,19 @@ static void work(void *context, size_t group, uint32_t worker) {
     int status = run_group(b, first, count, cursors);
     for (size_t i = 0; i < count; i++) wh_cursor_close(cursors[i]);
     if (status != WH_OK) atomic_store(&b->status, status);
+}
+
+void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
+                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
+                      uint64_t k, double radius) {
+    for (size_t i = 0; i < count; i++)
+        searches[i] = (struct wh_search){.optimum = optima + i * code_bytes_of(bits),
+                                         .delta = deltas + i * bits,
+                                         .floor = floors[i],
+                                         .exponent = exponents[i],
+                                         .plan = plan,
+                                         .k = k,
+                                         .radius = radius};
 }
 
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
