@@ -57,6 +57,8 @@ def available_simd() -> tuple[Simd, ...]:
 class Index:
     """An immutable index over flat arrays; any number of threads may search it at once.
 
+    Beside it, it keeps what searches have taught the engine's planner, which changes how a search runs, not its answer.
+
     Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
     """
 
@@ -80,6 +82,9 @@ class Index:
         handle = ffi.new("wh_index **")
         check(lib.wh_index_open(borrowed, handle), "opening the index")
         self._handle = ffi.gc(handle[0], lib.wh_index_close)
+        planner = ffi.new("wh_planner **")
+        check(lib.wh_planner_create(planner), "opening the index")
+        self._planner = ffi.gc(planner[0], lib.wh_planner_free)
         info = ffi.new("struct wh_index_info *")
         lib.wh_index_describe(self._handle, info)
         self.n: int = info.n
@@ -285,10 +290,10 @@ class Index:
         return View([Part(self)], self.bits).cursor(costs, k, radius, plan, after=after)
 
     def use_simd(self, simd: Simd) -> None:
-        """Search with one instruction set from now on. For tests and benchmarks; no cursor may be at work."""
+        """Run searches that start from now on with one instruction set. For tests and benchmarks."""
         if simd not in available_simd():
             raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
-        check(lib.wh_index_use_simd(self._handle, _SIMD[simd]), f"choosing {simd}")
+        check(lib.wh_planner_use_simd(self._planner, _SIMD[simd]), f"choosing {simd}")
 
 
 def _as_bytes(buffer: Any) -> NDArray[np.uint8]:

@@ -113,6 +113,7 @@ class View:
         self._pinned = []
         for raw, part in zip(self._raw, self.parts, strict=True):
             raw.index = part.index._handle
+            raw.planner = part.index._planner
             if part.dead_count:
                 assert part.dead is not None
                 self._pinned.append(ffi.from_buffer("uint8_t[]", part.dead))

@@ -5,11 +5,12 @@
 
 /* Whamming's engine: exact nearest neighbours of binary codes by weighted Hamming distance.
  *
- * The engine knows three things:
+ * The engine knows four things:
  *
  *   arrays   flat, position-independent bytes that hold an index; built once, never changed. They may live in RAM
  *            or in a memory map: the engine borrows them and reads them in place.
  *   index    an opened, checked view of such arrays. Immutable; any number of threads may share it.
+ *   planner  what searches of one index have taught about this machine. Any number of threads may share it.
  *   cursor   one query at work. Owns all of the query's scratch; one thread at a time may use it.
  *
  * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). From there on every sum, bound, tie and
@@ -100,7 +101,7 @@ enum wh_layout { WH_MULTI = 0, WH_SINGLE = 1 };
 enum wh_buckets { WH_COMPACT = 0, WH_FAST = 1 };
 
 struct wh_arrays {
-    const void *data[8];
+    void *data[8];    /* nothing but wh_build writes to them */
     uint64_t size[8]; /* bytes */
 };
 
@@ -157,6 +158,30 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info);
  * lists all places by increasing id (n x 4 bytes, any alignment). WH_CORRUPT where it names a place that is none. */
 int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places);
 
+/* -- Planner -----------------------------------------------------------------------------------------------------
+ *
+ * A planner chooses how to search one index: whether to probe or to sweep, from the times that earlier searches took on
+ * this machine, and with which instruction set. It never changes an answer. Any number of threads may share a planner and
+ * learn at once.
+ */
+
+typedef struct wh_planner wh_planner;
+
+/* A planner that has learned nothing yet. Failures: WH_MEMORY. */
+int wh_planner_create(wh_planner **planner);
+void wh_planner_free(wh_planner *planner); /* NULL is allowed. No search may be using it. */
+
+/* The sweep's kernels, best last. All give the same survivors. */
+enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };
+
+/* The kernel in use by default: the best that this machine runs. */
+int wh_simd_level(void);
+/* 1 if this machine runs the kernel. */
+int wh_simd_available(int level);
+/* Use this kernel for searches that start from now on; WH_ARGUMENT where it is not available. For tests and
+ * benchmarks. Thread-safe. */
+int wh_planner_use_simd(wh_planner *planner, int level);
+
 /* -- Search ------------------------------------------------------------------------------------------------------ */
 
 /* Parts without tables are swept, whatever the plan; WH_NO_TABLES where that leaves nothing to probe. */
@@ -168,6 +193,7 @@ typedef struct wh_cursor wh_cursor;
  * be alive in one part only. The largest part should come first: what it finds makes the others' search short. */
 struct wh_part {
     const wh_index *index;
+    wh_planner *planner; /* of this index; NULL: first guesses and the best kernels, and nothing is learned */
     const uint8_t *dead; /* bit p (byte p >> 3, mask 1 << (p & 7)): the item at place p is gone; NULL: none is */
     uint64_t dead_count; /* bits set */
 };
@@ -219,7 +245,7 @@ struct wh_stats {
     uint64_t nanoseconds;      /* time spent inside the engine */
 };
 
-/* Start a search. Indexes and `dead` are borrowed until the cursor is closed, and must not change.
+/* Start a search. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
  * Memory of a cursor, all of it freed by wh_cursor_close: at most 400 KiB of the query's tables, and per part 16 bytes x
  * min(k, n, 65536), plus while probing at most 32 MiB of queues (a few KiB as a rule).
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
@@ -256,18 +282,5 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
                     uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats);
-
-/* -- Instruction sets -------------------------------------------------------------------------------------------- */
-
-/* The sweep's kernels, best last. All give the same survivors. */
-enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };
-
-/* The kernel in use by default: the best that this machine runs. */
-int wh_simd_level(void);
-/* 1 if this machine runs the kernel. */
-int wh_simd_available(int level);
-/* Use this kernel for one index's searches from now on; WH_ARGUMENT where it is not available. For tests and
- * benchmarks; not to be called while cursors of the index are at work. */
-int wh_index_use_simd(wh_index *index, int level);
 
 #endif

@@ -165,7 +165,8 @@ def test_float32_rounds_as_the_doubles_that_it_stands_for(numbers: list[float]) 
 
 
 def test_costs_are_joined_in_their_order() -> None:
-    one, two = Costs.weights(np.uint8([5]), np.arange(8.0)), Costs.table(np.arange(32.0).reshape(2, 8, 2))
+    one = Costs.weights(np.array([5], dtype=np.uint8), np.arange(8.0))
+    two = Costs.table(np.arange(32.0).reshape(2, 8, 2))
     joined = Costs.join([one, two, one])
     assert len(joined) == 4
     assert not joined.single

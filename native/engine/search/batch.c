@@ -68,7 +68,8 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.planes_read;
         part_swept(p);
     }
-    plan_learn(index, count > 1, planes, now - start); /* also where few sweep: then there is little to share */
+    planner_learn_planes(b->parts[part].planner, count > 1, planes,
+                         now - start); /* also where few sweep: then there is little to share */
     return WH_OK;
 }
 

@@ -8,7 +8,7 @@ C_BUILD     := build/c
 C_TESTS     := tests/native/c
 ENGINE      := $(wildcard native/engine/*/*.c)
 C_DEPENDS   := $(ENGINE) $(wildcard native/engine/*.h native/engine/*/*.h) $(wildcard $(C_TESTS)/*.h)
-TEST_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer \
+TEST_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wcast-qual -Werror -fno-omit-frame-pointer \
                -Inative/engine -pthread
 ASAN        := -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN        := -fsanitize=thread
