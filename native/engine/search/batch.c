@@ -122,19 +122,6 @@ static void work(void *context, size_t group, uint32_t worker) {
     if (status != WH_OK) atomic_store(&b->status, status);
 }
 
-void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
-                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
-                      uint64_t k, double radius) {
-    for (size_t i = 0; i < count; i++)
-        searches[i] = (struct wh_search){.optimum = optima + i * code_bytes_of(bits),
-                                         .delta = deltas + i * bits,
-                                         .floor = floors[i],
-                                         .exponent = exponents[i],
-                                         .plan = plan,
-                                         .k = k,
-                                         .radius = radius};
-}
-
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
                     uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats) {

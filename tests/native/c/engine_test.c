@@ -270,44 +270,6 @@ static void test_answers(void) {
 
 /* -- What is refused ------------------------------------------------------------------------------------------------ */
 
-/* Costs are refused, and read from floats and doubles at any alignment. */
-static void test_costs(void) {
-    double table[4] = {0, 1, NAN, 0};
-    uint8_t optimum[1], expected_optimum[1], code = 1, bytes[sizeof(float) * 4 + 1];
-    uint64_t delta[2], expected_delta[2];
-    int64_t floor_units, expected_floor;
-    int32_t exponent, expected_exponent;
-    size_t query = 9;
-#define ROUND(type, bits) wh_costs_round_tables(table, type, bits, 1, optimum, delta, &floor_units, &exponent, &query)
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE && query == 0);
-    table[2] = -INFINITY;
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE);
-    CHECK(ROUND(WH_DOUBLE, 0) == WH_ARGUMENT);
-    CHECK(ROUND(WH_DOUBLE, WH_MAX_BITS + 1) == WH_ARGUMENT);
-    CHECK(ROUND(WH_FLOAT + 1, 2) == WH_ARGUMENT);
-    table[2] = 1.7e308;
-    table[0] = 1.7e308;
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_OVERFLOW);
-    /* Code 01 with weights .75 (bit 0) and -2: agreeing with bit 0 and differing from bit 1 is cheapest. */
-    double weights[2] = {0.75, -2}, same[4] = {0.75, 0, 0, -2};
-    float narrow[4] = {0.75f, 0, 0, -2};
-    memcpy(table, same, sizeof table);
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_OK && optimum[0] == 3 && floor_units < 0);
-    memcpy(bytes + 1, narrow, sizeof narrow);
-    CHECK(wh_costs_round_tables(bytes + 1, WH_FLOAT, 2, 1, expected_optimum, expected_delta, &expected_floor,
-                                &expected_exponent, &query) == WH_OK);
-    CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
-    CHECK(floor_units == expected_floor && exponent == expected_exponent);
-    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, expected_optimum, expected_delta,
-                                 &expected_floor, &expected_exponent, &query) == WH_OK);
-    CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
-    CHECK(floor_units == expected_floor && exponent == expected_exponent);
-    weights[1] = NAN;
-    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, optimum, delta, &floor_units, &exponent,
-                                 &query) == WH_NOT_FINITE);
-#undef ROUND
-}
-
 static void test_refusals(void) {
     struct twin_data d = twin_data(40, 50, 0, 1);
     struct wh_build_options good = {.bits = 40, .tables = 4, .covered = 40};
@@ -327,8 +289,6 @@ static void test_refusals(void) {
     CHECK(wh_build(d.codes, UINT64_C(1) << 32, NULL, &good, NULL, &arrays) == WH_ARGUMENT);
     struct wh_build_options single = {.bits = 40, .tables = 2, .covered = 40, .layout = WH_SINGLE};
     CHECK(wh_build(d.codes, UINT32_MAX, NULL, &single, NULL, &arrays) == WH_TOO_LARGE);
-
-    test_costs();
 
     good.tables = 0;
     CHECK(wh_build(d.codes, d.n, NULL, &good, NULL, &arrays) == WH_OK);

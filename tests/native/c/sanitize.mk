@@ -21,8 +21,9 @@ NEON_QEMU   ?= $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(she
 
 .PHONY: sanitize fuzz neon
 
-sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test lab_test wire_test fuzz_open) ## C tests under ASan, UBSan and TSan
+sanitize: $(addprefix $(C_BUILD)/,engine_test units_test threads_test lab_test wire_test fuzz_open) ## C tests under ASan, UBSan and TSan
 	$(C_BUILD)/engine_test
+	$(C_BUILD)/units_test
 	$(C_BUILD)/threads_test
 	$(C_BUILD)/lab_test
 	$(C_BUILD)/wire_test
@@ -51,6 +52,10 @@ neon: ## compile for AArch64 and run the C tests under qemu
 $(C_BUILD)/engine_test: $(C_TESTS)/engine_test.c $(C_DEPENDS)
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ASAN) -DWHAMMING_TEST_ALLOCATOR $(ENGINE) $< -lm -o $@
+
+$(C_BUILD)/units_test: $(C_TESTS)/units_test.c $(C_DEPENDS)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(ASAN) $(ENGINE) $< -lm -o $@
 
 $(C_BUILD)/threads_test: $(C_TESTS)/threads_test.c $(C_DEPENDS)
 	@mkdir -p $(@D)
