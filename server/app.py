@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from whamming.native import release_memory
-from whamming.native.view import check_threads
+from whamming.native.arguments import check_threads
 from whamming.server.config import Config
 from whamming.server.rpc.admission import Admission
 from whamming.server.rpc.forwarding import Forwarding

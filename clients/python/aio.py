@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from whamming.native import Answer, Buckets, Budget, InvalidArgumentError, Plan, Tables
-from whamming.native.cursor import as_whole, check_wanted, checked_place
+from whamming.native.arguments import as_whole, check_wanted, checked_place
 from whamming.remote.batch import Batch
 from whamming.remote.messages import Queries, encoder_messages, item_messages, options_message
 from whamming.remote.retries import Retries, once, responses, responses_of

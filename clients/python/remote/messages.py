@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Budget, InvalidArgumentError, Plan
+from whamming.native.arguments import as_whole, check_radius
+from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array
-from whamming.native.cursor import as_whole, check_radius, checked_budget
 from whamming.storage import Encoder, Form, Kind, Payloads, Rerank
 from whamming.storage.items.rows import as_ids, as_payloads
 from whamming.storage.reranking import check_factor

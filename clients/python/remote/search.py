@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Hit, InvalidArgumentError, Stats
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, End
 from whamming.remote.messages import MAX_K
 from whamming.remote.retries import Retries
