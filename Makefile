@@ -10,7 +10,7 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
+.PHONY: help demo serve test check verbs bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -31,6 +31,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
 	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -m tests.conftest \
 	    -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
+	$(BIN)/mypy clients/generate.py
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
 	$(MAKE) sanitize
@@ -39,6 +40,9 @@ format: $(BUILD)/checked-with ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
+
+verbs: $(BUILD)/checked-with ## write the asyncio verbs and the blocking client from storage/verbs.py
+	$(BIN)/python clients/generate.py
 
 bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss, and LMDB against RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py

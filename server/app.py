@@ -27,7 +27,7 @@ from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, StorageError, open_database
-from whamming.storage.database import Mode
+from whamming.storage.directory import Mode
 from whamming.v1 import access_pb2, index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")

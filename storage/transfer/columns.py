@@ -144,7 +144,10 @@ def open_columns(path: Path, holds: Holds) -> Columns:
             return _open_npz(path, holds)
         return _open_npy(path) if path.suffix == ".npy" else _open_vecs(path)
     except _BROKEN as error:
-        raise InvalidArgumentError(f"{path} is not a file of {holds}: {error}") from error
+        reason = str(error)
+        if "Python objects in dtype" in reason or "Object arrays cannot be loaded" in reason:  # as numpy puts it
+            reason = "it holds lists or other Python objects; save one array of numbers, such as np.stack(column)"
+        raise InvalidArgumentError(f"{path} is not a file of {holds}: {reason}") from error
     except OSError as error:
         raise from_system(error, path) from error
 

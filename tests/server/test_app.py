@@ -25,7 +25,8 @@ from tests.native.examples import make_codes
 from tests.server.collection import Collection
 from tests.server.conversation import COMPLETE, SHUTDOWN, Conversation, Options, reason_of
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
-from whamming import InvalidArgumentError, StorageError, aio
+from whamming import InvalidArgumentError, StorageError
+from whamming.remote.channel import OPTIONS
 from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
 from whamming.storage import IndexSettings, WriterBusyError
@@ -106,7 +107,7 @@ async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
 def test_options_are_known() -> None:
     """gRPC ignores those that it does not know: a name that is misspelt would go unnoticed."""
     known = Path(cygrpc.__file__).read_bytes()
-    for options in (server_options(Config()), aio.OPTIONS):
+    for options in (server_options(Config()), OPTIONS):
         for name, _ in options:
             assert name.encode() + b"\0" in known, name
 

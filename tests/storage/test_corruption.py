@@ -69,7 +69,7 @@ def specimen(tmp_path: Path) -> Specimen:
 
 @pytest.mark.parametrize("mode", ["r", "w"])
 def test_a_key_with_a_wrong_bit_hides_no_write_and_brings_no_deleted_item_back(
-    specimen: Specimen, mode: whamming.storage.database.Mode, monkeypatch: pytest.MonkeyPatch
+    specimen: Specimen, mode: whamming.storage.directory.Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_CHECKS", 1)  # nobody commits meanwhile
     with whamming.open(specimen.path, mode="r") as database:
