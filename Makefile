@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml $(shell find native storage clients server protos -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' \
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
-C_FILES := $(shell find native/engine native/lab native/wire tests/native/c -name '*.[ch]' 2>/dev/null)
+C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help demo serve test check verbs bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
 help: ## show this list

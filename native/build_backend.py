@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import grpc_tools
 from cffi import FFI
 from grpc_tools import protoc
 from setuptools import build_meta
@@ -17,8 +18,10 @@ from setuptools.build_meta import *
 
 NATIVE = Path(__file__).resolve().parent
 PROTOS = NATIVE.parent / "protos"
+GOOGLE_PROTOS = Path(grpc_tools.__file__).parent / "_proto"
+"""Of ``google/protobuf/descriptor.proto``, which grpcio-tools brings along."""
 
-BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h", "_wire": "wire/wire.h"}
+BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h"}
 """Module name within ``whamming.native`` -> the header that declares it."""
 
 
@@ -50,7 +53,7 @@ def write_messages() -> None:
     if all(target.exists() and target.stat().st_mtime >= newest for target in targets):
         return
     outputs = [f"--{kind}_out={PROTOS}" for kind in ("python", "pyi", "grpc_python")]
-    if protoc.main(["protoc", f"-I{PROTOS}", *outputs, *map(str, sources)]) != 0:
+    if protoc.main(["protoc", f"-I{PROTOS}", f"-I{GOOGLE_PROTOS}", *outputs, *map(str, sources)]) != 0:
         raise SystemExit("protoc refused the protos; see above")
 
 

@@ -9,21 +9,26 @@ from types import TracebackType
 from typing import Final, Self
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from whamming.native import release_memory
-from whamming.native.view import check_threads
+from whamming.native.arguments import check_threads
 from whamming.server.config import Config
+from whamming.server.rpc.admission import Admission
 from whamming.server.rpc.forwarding import Forwarding
+from whamming.server.rpc.index_service import IndexService
+from whamming.server.rpc.item_service import ItemService
 from whamming.server.rpc.methods import handler
-from whamming.server.rpc.services import Admission, IndexService, ItemService, SearchService, Storage
-from whamming.server.rpc.status import overlook_gone_clients
-from whamming.server.search.scheduler import Scheduler
+from whamming.server.rpc.search_service import SearchService
+from whamming.server.rpc.status import silence_lost_clients
+from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, StorageError, open_database
 from whamming.storage.directory import Mode
-from whamming.v1 import index_pb2, item_pb2, search_pb2
+from whamming.v1 import access_pb2, index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
 
@@ -32,11 +37,19 @@ SERVICES: Final = (
     item_pb2.DESCRIPTOR.services_by_name["ItemService"],
     search_pb2.DESCRIPTOR.services_by_name["SearchService"],
 )
+
+
+def required_role(method: MethodDescriptor) -> int:
+    """Return the least role that may call a method, as its options declare it."""
+    role: int = method.GetOptions().Extensions[access_pb2.required_role]  # type: ignore[index]
+    return role
+
+
 FORWARDED: Final = frozenset(
     f"/{service.full_name}/{method.name}"
     for service in SERVICES
     for method in service.methods
-    if service.name == "IndexService" or (service.name == "ItemService" and method.name in ("Upsert", "Delete"))
+    if service.name == "IndexService" or required_role(method) != access_pb2.ROLE_READER
 )
 """What only the process that writes can do, or knows best."""
 HOUSEKEEPING_SECONDS: Final = 1.0
@@ -99,7 +112,7 @@ class Server:
 
     async def start(self) -> None:
         """Open the database and serve."""
-        overlook_gone_clients()
+        silence_lost_clients()
         config = self.config
         certificates = Certificates(config) if config.tls_cert else None
         if self._given is not None:
@@ -107,23 +120,18 @@ class Server:
         else:
             mode: Mode = "w" if self._writer is None else "r"
             self._database = await asyncio.to_thread(open_database, config.data, mode=mode)
-        self._scheduler = Scheduler(config.threads or check_threads(None), config.slice_ms / 1e3)
-        self._storage = Storage(self._database)
-        self._search = SearchService(self._database, self._scheduler, config)
+        threads = config.threads or check_threads(None)
+        self._searcher = Searcher(self._database, threads, config.slice_ms / 1e3, config.snapshot_seconds)
+        self._storage = StorageThreads(self._database)
+        self._search = SearchService(self._searcher, config)
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(config))
         if self._writer is not None:  # asked first: what is passed on is not served here
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage), ItemService(self._storage), self._search)
-        checks = {
-            "whamming.v1.ItemService.Upsert": ItemService.check,
-            "whamming.v1.SearchService.Search": self._search.check,
-        }
         self._grpc.add_generic_rpc_handlers(
-            tuple(
-                handler(service, part, self._admission, checks) for service, part in zip(SERVICES, parts, strict=True)
-            )
+            tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         names = [service.full_name for service in SERVICES]
@@ -153,13 +161,11 @@ class Server:
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True
         await self._health.enter_graceful_shutdown()
-        for stream in self._search.streams:
-            stream.drain()
+        self._search.drain()
         end = asyncio.get_running_loop().time() + grace
         while self._admission.count and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
-        for stream in list(self._search.streams):
-            stream.stop("shutdown")
+        self._search.stop()
         await self._grpc.stop(min(1.0, grace + 0.2))
         self._housekeeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -175,7 +181,7 @@ class Server:
         if self._writer is not None:
             await self._forwarding.close()
         await asyncio.to_thread(self._storage.close)
-        await asyncio.to_thread(self._scheduler.close)
+        await asyncio.to_thread(self._searcher.close)
         if self._given is None:
             await asyncio.to_thread(self._database.close)
 
@@ -184,6 +190,6 @@ class Server:
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             self._search.expire()
-            if self._admission.most >= max(CROWD, 2 * self._admission.count):
-                self._admission.most = self._admission.count
+            if self._admission.peak >= max(CROWD, 2 * self._admission.count):
+                self._admission.peak = self._admission.count
                 await asyncio.to_thread(release_memory)

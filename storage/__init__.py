@@ -10,7 +10,7 @@
 """
 
 from whamming.storage.database import Database, open_database, restore
-from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.storage_errors import (
@@ -60,6 +60,7 @@ __all__ = [
     "Kind",
     "Metric",
     "NotFoundError",
+    "Payloads",
     "Piece",
     "ReadOnlyError",
     "Rerank",

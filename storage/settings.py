@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Tables
+from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
-from whamming.native.cursor import as_whole
 
 BitOrder = Literal["little", "big"]
 Durability = Literal["fsync", "async"]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.items.rows import Rows, WriteBatch, as_ids
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch, as_ids
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CorruptStoreError, StorageError
@@ -83,7 +83,7 @@ class StoredIndex(IndexVerbs):
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -95,7 +95,7 @@ class StoredIndex(IndexVerbs):
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,

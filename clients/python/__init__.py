@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 from whamming import native, storage
 from whamming.native import Answer, Budget, Hit, InvalidArgumentError, WhammingError
-from whamming.service_errors import DeadlineError, LocalOnlyError, OverloadedError, ServiceError, UnavailableError
 from whamming.storage import Database, Encoder, StorageError, StoredIndex, load_encoder, restore
 from whamming.storage import fit as fit_encoder
 from whamming.storage import open_database as open  # noqa: A004 - the verb that users expect
+from whamming.wire.service_errors import DeadlineError, LocalOnlyError, OverloadedError, ServiceError, UnavailableError
 
 if TYPE_CHECKING:
     from whamming import aio

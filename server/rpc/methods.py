@@ -1,12 +1,12 @@
 """From a service's description in the protos to the handlers that gRPC calls.
 
 Every handler is the same three moves: read the message, call the service, turn an error into a status. Messages are
-read here rather than by gRPC, so that bytes which are no message get a status that says so.
+read here rather than by gRPC, so that bytes that are not a message get a status that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -15,38 +15,25 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from whamming.server.rpc.status import reporting
-from whamming.wire.values import FieldError
+from whamming.wire.fields import FieldError
 
 Context: TypeAlias = Any
 """A ``grpc.aio.ServicerContext``; gRPC has no types of its own."""
 
 
-Check: TypeAlias = Callable[[bytes], None]
+def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
+    """Return the handler of a service, given an object that has its methods by the same names.
 
-
-def handler(
-    service: ServiceDescriptor, implementation: object, admit: Callable[[], Any], checks: Mapping[str, Check]
-) -> grpc.GenericRpcHandler:
-    """Return the handler of a service whose methods an object has by the same names.
-
-    ``admit`` gives a context manager that each call is served within; it raises where there are too many. ``checks``
-    are shown the bytes of a method's messages before they are read, and raise where that would take too much.
+    ``admit`` returns a context manager that each call is served within; it raises where there are too many calls.
     """
-    methods = {
-        method.name: _method(method, getattr(implementation, method.name), admit, checks.get(method.full_name))
-        for method in service.methods
-    }
+    methods = {method.name: _method(method, getattr(implementation, method.name), admit) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _method(
-    method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any], check: Check | None
-) -> grpc.RpcMethodHandler:
+def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any]) -> grpc.RpcMethodHandler:
     kind = message_factory.GetMessageClass(method.input_type)
 
     def read(data: bytes) -> Message:
-        if check is not None:
-            check(data)
         try:
             return kind.FromString(data)
         except DecodeError as error:
@@ -72,9 +59,11 @@ def _method(
             async for data in requests:
                 yield read(data)
 
+        async def write(response: Message) -> None:
+            await context.write(response.SerializeToString())
+
         async with reporting(context):
             with admit():
-                write: Callable[[bytes], Awaitable[None]] = context.write
                 await call(messages(), write)
 
     if method.client_streaming:

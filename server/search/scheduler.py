@@ -1,76 +1,130 @@
-"""Fair sharing of the worker threads: work is done in slices, and whoever has had least goes next.
+"""A fair queue for the worker threads: the call that has used the least time runs next.
 
-A *flow* is what one client call wants done; a *job* is a piece of it, a query as a rule. A worker takes the flow that
-has used least time, runs a slice of its next job, and adds the time to the flow. So a flow with a query that never ends
-gets the same share as one with a short query, and the short one waits for at most a slice of each of the others.
+A *flow* is one client call; its queries are the *jobs*. A worker takes the flow that has used the least time and runs a
+slice of its next job, so a call with an endless query gets the same share as one with a short query, and the short one
+waits for at most a slice of each of the others.
 
-    flows by time used        jobs of a flow, in turns
+    flows by time used        jobs of a flow
     ┌──────┬──────┬──────┐
-    │ .3 s │ 1 s  │ 7 s  │   7 s: [query] [query] [batch]
-    └──┬───┴──────┴──────┘
+    │ .3 s │ 1 s  │ 7 s  │    fresh:  not begun yet, first in first out
+    └──┬───┴──────┴──────┘    begun:  have a cursor; they take turns
        ▼ a free worker
 
-A flow that comes back after a pause goes on from the time that the flow served last has used: idling saves nothing up.
+Jobs of one *group*, of any flows, are run together: the worker that takes one takes others that wait, in fair order, as
+many as can be searched in about a slice. A flow that comes back after a pause continues from the time that the flow
+served last has used, so idling saves nothing up.
 """
 
 from __future__ import annotations
 
-import enum
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 log = logging.getLogger("whamming.server")
 
-
-class Outcome(enum.Enum):
-    """What a slice of a job came to."""
-
-    AGAIN = enum.auto()
-    """There is more to do."""
-    PAUSE = enum.auto()
-    """Nothing can be done until somebody hands the job in again."""
-    DONE = enum.auto()
+MAX_TOGETHER: Final = 64
+"""Jobs that are run together."""
+MAX_OPEN: Final = 64
+"""Jobs of a flow that have begun and hold memory, at once."""
+GROUP_SLICES: Final = 6
+"""Slices that jobs run together may take, while others wait ..."""
+LONE_SLICES: Final = 12
+"""... and while nobody does: fewer, larger answers cost less."""
+INLINE_SECONDS: Final = 0.001
+"""Jobs that take at most so long in all are run by the thread that dispatches them, if no worker is busy: handing them
+over would take longer."""
+MAX_ESTIMATES: Final = 1024
 
 
 class Job(Protocol):
-    """Work that is done in slices. One worker at a time runs it."""
+    """Work that is done in slices. One thread at a time runs it."""
 
-    def step(self, seconds: float) -> Outcome:
-        """Work for about so long. Must not raise."""
+    @property
+    def flow(self) -> Flow:
+        """The call that it belongs to."""
 
-    def pause(self) -> bool:
-        """Register wherever the job will be handed in again from; False: it can go on at once."""
+    @property
+    def group(self) -> Hashable:
+        """Jobs of equal groups can be run together; None: this one runs alone."""
+
+
+J = TypeVar("J", bound=Job)
+Run = Callable[[Sequence[J], float], Sequence[J]]
+"""Runs some jobs of one group, or a job of none, for about so many seconds; returns those that have more to do now.
+Those that wait for something are submitted again by whoever wakes them. Must not raise."""
 
 
 class Flow:
-    """The jobs of one client call; guarded by the scheduler's lock."""
+    """The jobs of one client call. Guarded by the scheduler's lock."""
+
+    __slots__ = ("begun", "fresh", "open", "queued", "turn", "used")
 
     def __init__(self) -> None:
         """Start without jobs."""
         self.used = 0.0
-        self.ready: deque[Job] = deque()
+        self.fresh: deque[Any] = deque()
+        self.begun: deque[Any] = deque()
+        self.open = 0
+        """Jobs that have begun and hold memory."""
         self.queued = False
+        self.turn = False
+        """A begun job is next, if there is one."""
+
+    def has_work(self) -> bool:
+        """Return whether a worker can do something for the flow."""
+        return bool(self.begun) or (bool(self.fresh) and self.open < MAX_OPEN)
+
+    def next_is_fresh(self) -> bool:
+        """Return whether the next job is one that has not begun. The two kinds take turns."""
+        if not self.fresh or self.open >= MAX_OPEN:
+            return False
+        return not (self.begun and self.turn)
 
 
-class Scheduler:
+class ThroughputEstimate:
+    """How long jobs of one group take, so that the right number of them is run together."""
+
+    __slots__ = ("_last", "seconds")
+
+    def __init__(self) -> None:
+        """Start without knowledge: the first job is run alone."""
+        self.seconds = math.inf
+        self._last = 0
+
+    def count_in(self, seconds: float) -> int:
+        """Return how many jobs to run in about so many seconds; at most eight times as many as the last time."""
+        return max(1, min(MAX_TOGETHER, 8 * self._last, int(seconds / self.seconds)))
+
+    def add(self, seconds: float, count: int) -> None:
+        """Learn from jobs that were run together."""
+        self.seconds, self._last = seconds / count, count
+
+
+class Scheduler(Generic[J]):
     """Worker threads, and the flows that wait for them. Any thread may call its methods."""
 
-    def __init__(self, threads: int, slice_seconds: float) -> None:
+    def __init__(self, threads: int, slice_seconds: float, run: Run[J]) -> None:
         """Start the workers."""
-        self.slice_seconds = slice_seconds
+        self._slice = slice_seconds
+        self._run = run
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._heap: list[tuple[float, int, Flow]] = []
         self._ticket = itertools.count()
         self._now = 0.0  # the time used of the flow that was served last: where newcomers start
+        self._busy = 0
+        self._idle = 0
         self._closed = False
+        self._estimates: dict[Hashable, ThroughputEstimate] = {}
         self._workers = [
-            threading.Thread(target=self._run, name=f"whamming-search-{i}", daemon=True) for i in range(threads)
+            threading.Thread(target=self._serve, name=f"whamming-search-{i}", daemon=True) for i in range(threads)
         ]
         for worker in self._workers:
             worker.start()
@@ -80,57 +134,151 @@ class Scheduler:
         """How many workers there are."""
         return len(self._workers)
 
-    def submit(self, flow: Flow, *jobs: Job) -> None:
-        """Hand jobs in, new ones or ones that paused."""
+    def submit(self, flow: Flow, jobs: Sequence[J]) -> None:
+        """Take in jobs that have not begun. :meth:`dispatch` lets workers know."""
         with self._lock:
-            flow.ready.extend(jobs)
-            self._queue(flow)
-            self._work.notify(len(jobs))
+            flow.fresh.extend(jobs)
+            self._enqueue(flow)
 
-    def is_wanted(self, flow: Flow) -> bool:
-        """Tell whether another flow than this one waits for a worker, at a glance: without the lock."""
-        return len(self._heap) > flow.queued
+    def resume(self, job: J) -> None:
+        """Take in a job that has begun, and waited for its client since."""
+        with self._lock:
+            job.flow.begun.append(job)
+            self._enqueue(job.flow)
+            if self._idle:
+                self._work.notify()
+
+    def count_open(self, flow: Flow, change: int) -> None:
+        """Note that a begun job has let go of its memory (-1), so that a fresh one may begin, or needs it again (1)."""
+        with self._lock:
+            flow.open += change
+            self._enqueue(flow)
+            if self._idle and flow.queued:
+                self._work.notify()
+
+    def dispatch(self) -> None:
+        """Have submitted jobs run: those that take a moment here and now, if no worker is busy; the rest by workers."""
+        jobs: list[J] = []
+        with self._lock:
+            if not self._busy and not self._closed and self._next_is_short():
+                jobs, estimate = self._take(INLINE_SECONDS)
+                self._busy += 1
+            if self._idle and self._heap:
+                self._work.notify(len(self._heap))
+        if jobs:
+            self._execute(jobs, estimate)
+
+    def _next_is_short(self) -> bool:
+        """Return whether the next job is known to take a moment only. Called with the lock held."""
+        if not self._heap:
+            return False
+        flow = self._heap[0][2]
+        if not flow.next_is_fresh():
+            return False
+        estimate = self._estimates.get(flow.fresh[0].group)
+        return estimate is not None and estimate.seconds <= INLINE_SECONDS
 
     def close(self) -> None:
-        """Stop the workers after the slices that they are at."""
+        """Stop the workers after the slices that they are running."""
         with self._lock:
             self._closed = True
             self._work.notify_all()
         for worker in self._workers:
             worker.join()
 
-    def _queue(self, flow: Flow) -> None:
-        if flow.ready and not flow.queued:
+    def _enqueue(self, flow: Flow) -> None:
+        if not flow.queued and flow.has_work():
             flow.used = max(flow.used, self._now)
             flow.queued = True
             heapq.heappush(self._heap, (flow.used, next(self._ticket), flow))
 
-    def _run(self) -> None:
+    def _serve(self) -> None:
         while True:
             with self._lock:
                 while not self._heap and not self._closed:
+                    self._idle += 1
                     self._work.wait()
+                    self._idle -= 1
                 if self._closed:
                     return
-                due, _, flow = heapq.heappop(self._heap)
-                flow.queued = False
-                if due < flow.used:  # it was queued while another of its jobs was running
-                    self._queue(flow)
+                jobs, estimate = self._take((GROUP_SLICES if len(self._heap) > 1 else LONE_SLICES) * self._slice)
+                if not jobs:
                     continue
-                job = flow.ready.popleft()
-                self._now = max(self._now, flow.used)
-                self._queue(flow)  # its other jobs may run meanwhile, on other workers
-            start = time.perf_counter()
-            try:
-                outcome = job.step(self.slice_seconds)
-            except BaseException:
-                log.exception("a job failed")
-                outcome = Outcome.DONE
-            used = time.perf_counter() - start
-            again = outcome is Outcome.AGAIN or (outcome is Outcome.PAUSE and not job.pause())
-            with self._lock:
-                flow.used += used
-                if again:  # and nobody has to be woken: this worker takes a job next
-                    flow.ready.append(job)
-                    self._queue(flow)
-            del job, flow  # or a worker without work would keep the last one, and its snapshot, alive
+                self._busy += 1
+            self._execute(jobs, estimate)
+            del jobs  # an idle worker must not keep the last queries, and their snapshots, alive
+
+    def _take(self, seconds: float) -> tuple[list[J], ThroughputEstimate | None]:
+        """Return what to run next, for about so long. Called with the lock held."""
+        flow = self._next_flow()
+        if flow is None:
+            return [], None
+        is_fresh = flow.next_is_fresh()
+        job = self._pop(flow, is_fresh)
+        self._now = max(self._now, flow.used)
+        group = job.group
+        if group is None or not is_fresh:
+            self._enqueue(flow)  # its other jobs may run meanwhile, on other workers
+            return [job], None
+        estimate = self._estimates.get(group)
+        if estimate is None:
+            if len(self._estimates) >= MAX_ESTIMATES:
+                self._estimates.clear()
+            estimate = self._estimates[group] = ThroughputEstimate()
+        jobs = [job]
+        self._gather(flow, group, jobs, estimate.count_in(seconds))
+        return jobs, estimate
+
+    def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
+        """Add jobs of a group, of the flows that wait in fair order, until there are ``count``."""
+        passed = []
+        share = -(-count // (len(self._heap) + 1))  # of each flow, so that none waits for another's batch
+        current: Flow | None = flow
+        while current is not None:
+            taken = 1 if current is flow else 0
+            while taken < share and len(jobs) < count and current.fresh and current.fresh[0].group == group:
+                jobs.append(current.fresh.popleft())
+                taken += 1
+            passed.append(current)
+            current = self._next_flow() if len(jobs) < count else None
+        for flow in passed:
+            self._enqueue(flow)
+
+    def _next_flow(self) -> Flow | None:
+        """Take the flow that has used the least time off the heap."""
+        while self._heap:
+            due, _, flow = heapq.heappop(self._heap)
+            flow.queued = False
+            if due < flow.used:  # it was queued while another of its jobs was running
+                self._enqueue(flow)
+            elif flow.has_work():
+                return flow
+        return None
+
+    def _pop(self, flow: Flow, is_fresh: bool) -> J:
+        """Take a flow's next job."""
+        flow.turn = is_fresh
+        job: J = flow.fresh.popleft() if is_fresh else flow.begun.popleft()
+        if is_fresh and job.group is None:
+            flow.open += 1
+        return job
+
+    def _execute(self, jobs: Sequence[J], estimate: ThroughputEstimate | None) -> None:
+        """Run jobs, and account for the time that they took."""
+        start = time.thread_time()  # not counting what other threads and processes do meanwhile
+        try:
+            again = self._run(jobs, self._slice)
+        except BaseException:
+            log.exception("a query failed")
+            again = ()
+        used = time.thread_time() - start
+        if estimate is not None:
+            estimate.add(used, len(jobs))
+        with self._lock:
+            self._busy -= 1
+            share = used / len(jobs)
+            for job in jobs:
+                job.flow.used += share
+            for job in again:  # nobody has to be woken: this worker takes a job next
+                job.flow.begun.append(job)
+                self._enqueue(job.flow)

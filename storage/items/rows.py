@@ -33,6 +33,13 @@ class Payloads:
         start = int(self.ends[i - 1]) if i else 0
         return self.data[start : int(self.ends[i])].tobytes()
 
+    @property
+    def lengths(self) -> NDArray[np.uint64]:
+        """Bytes of each."""
+        lengths = self.ends.copy()
+        lengths[1:] -= self.ends[:-1]
+        return lengths
+
     @classmethod
     def of(cls, payloads: Sequence[bytes]) -> Payloads:
         """Put byte strings end to end."""
@@ -173,7 +180,7 @@ class WriteBatch:
         settings: IndexSettings,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         kept: NDArray[np.uint8] | None = None,
@@ -192,7 +199,7 @@ class WriteBatch:
         spare = settings.bits % 8
         if spare:
             packed[:, -1] &= (1 << spare) - 1
-        given = _as_payloads(payloads, len(own))
+        given = as_payloads(payloads, len(own))
         if settings.vector_bytes and len(own):
             if kept is None:
                 raise InvalidArgumentError(
@@ -212,9 +219,12 @@ class WriteBatch:
         return self.deletes.nbytes + self.upserts.nbytes
 
 
-def _as_payloads(payloads: Sequence[bytes | None] | None, count: int) -> Payloads | None:
+def as_payloads(payloads: Sequence[bytes | None] | Payloads | None, count: int) -> Payloads | None:
+    """Return payloads as columns, None if all are empty; or say what is wrong with them."""
     if payloads is None:
         return None
+    if isinstance(payloads, Payloads):
+        return _checked_columns(payloads, count)
     if isinstance(payloads, np.ndarray) and payloads.dtype.kind == "S":
         raise InvalidArgumentError(
             f"the payloads are a numpy array of {payloads.dtype}, which does not tell zero bytes at the end of a "
@@ -234,6 +244,19 @@ def _as_payloads(payloads: Sequence[bytes | None] | None, count: int) -> Payload
             )
     own = [payload or b"" for payload in payloads]
     return Payloads.of(own) if any(own) else None
+
+
+def _checked_columns(payloads: Payloads, count: int) -> Payloads | None:
+    if len(payloads) != count:
+        raise InvalidArgumentError(f"{len(payloads)} payloads for {count} items; give one each")
+    lengths = payloads.lengths
+    if count and lengths.max() > MAX_PAYLOAD:
+        row = int(np.argmax(lengths > MAX_PAYLOAD))
+        raise InvalidArgumentError(
+            f"the payload of row {row} has {lengths[row]} bytes; at most {MAX_PAYLOAD} are kept with an item, "
+            "store more elsewhere and its key here"
+        )
+    return payloads if len(payloads.data) else None
 
 
 def settle(batches: Sequence[WriteBatch], code_bytes: int) -> tuple[NDArray[np.uint64], Rows]:

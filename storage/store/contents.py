@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError, Part, View
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.storage.items.rows import Rows, WriteBatch, settle
 from whamming.storage.items.segment import Live, Run, Segment
 from whamming.storage.settings import IndexSettings

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.storage.items.rows import Payloads, as_ids
 from whamming.storage.storage_errors import from_system
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
 from whamming.native import InvalidArgumentError
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.storage.files.locks import replacing
 from whamming.storage.items.rows import Rows
 from whamming.storage.settings import BitOrder, IndexSettings

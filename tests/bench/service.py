@@ -59,6 +59,7 @@ from whamming import aio
 from whamming.storage import StoredIndex
 from whamming.v1 import item_pb2, search_pb2
 from whamming.v1.item_pb2_grpc import ItemServiceStub
+from whamming.wire.columns import id_column
 
 # -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ def batches(bench: Bench) -> None:
                 sending = asyncio.create_task(send())
                 ended = 0
                 while ended < count:
-                    ended += sum(chunk.HasField("end") for chunk in await stream.receive())
+                    ended += len((await stream.receive()).ends.query_ids)
                 await sending
 
         contestants: dict[str, Callable[[], Any]] = {
@@ -249,9 +250,9 @@ async def _fairness(address: str, tables: Floats, scale: Scale, streams: int = 6
                 await stream.send(request_of(tables[turn % len(tables)][None], k=None))
                 ended = False
                 while not ended:
-                    for chunk in await stream.receive():
-                        hits[0] += len(chunk.ids)
-                        ended = chunk.HasField("end")
+                    response = await stream.receive()
+                    hits[0] += sum(response.counts)
+                    ended = bool(response.ends.query_ids)
 
     async def turn(pause: float, beside: bool) -> tuple[list[float], int]:
         times: list[float] = []
@@ -320,7 +321,7 @@ def streaming(bench: Bench) -> None:
                 await stream.send(request_of(tables[next(turn) // 4][None], k=None))
                 got = 0
                 while got < count:
-                    got += sum(len(chunk.ids) for chunk in await stream.receive())
+                    got += sum((await stream.receive()).counts)
 
         contestants: dict[str, Callable[[], Any]] = {
             "in this process, 4,096 at a time": lambda: pieces(local),
@@ -362,10 +363,10 @@ async def _cancelling(server: Service, tables: Floats, count: int, rounds: int) 
 
         async def end() -> float:
             while True:
-                for chunk in await stream.receive():
-                    if chunk.HasField("end"):
-                        assert chunk.end.reason == search_pb2.END_REASON_CANCELLED
-                        return time.perf_counter()
+                ends = (await stream.receive()).ends
+                if ends.query_ids:
+                    assert ends.reasons == [search_pb2.END_REASON_CANCELLED]
+                    return time.perf_counter()
 
         ending = asyncio.create_task(end())
         await asyncio.sleep(0.002 + 0.03 * rng.random())
@@ -510,7 +511,7 @@ def ingest(bench: Bench) -> None:
 
             async def messages() -> Any:
                 for sequence, cut in enumerate(cuts):
-                    items = item_pb2.ItemBatch(ids=ids[cut].tolist(), codes=codes[cut].tobytes())
+                    items = item_pb2.ItemBatch(ids=id_column(ids[cut]), codes=codes[cut].tobytes())
                     yield item_pb2.UpsertRequest(index=index.name, sequence=sequence, items=items)
 
             start = time.perf_counter()

@@ -21,6 +21,7 @@ import whamming
 from whamming.remote.portal import shared_portal
 from whamming.v1 import search_pb2
 from whamming.v1.search_pb2_grpc import SearchServiceStub
+from whamming.wire.columns import matrix
 
 OUT = datasets.ROOT / "build" / "bench"
 INDEX = "codes"
@@ -168,11 +169,13 @@ def run(call: Coroutine[Any, Any, Any]) -> Any:
 
 def request_of(tables: Floats, first_id: int = 0, k: int | None = K, **options: Any) -> search_pb2.SearchRequest:
     """Pack queries as the clients do."""
-    queries = [search_pb2.Query(id=first_id + i, table=row.ravel().tolist()) for i, row in enumerate(tables)]
-    wanted = search_pb2.QueryOptions(**options)
-    if k is not None:
-        wanted.k = k
-    return search_pb2.SearchRequest(batch=search_pb2.QueryBatch(index=INDEX, queries=queries, options=wanted))
+    batch = search_pb2.QueryBatch(
+        index=INDEX,
+        query_ids=range(first_id, first_id + len(tables)),
+        tables=matrix(tables.reshape(len(tables), -1)),
+        options=search_pb2.QueryOptions(k=k, **options),
+    )
+    return search_pb2.SearchRequest(queries=batch)
 
 
 class Stream:
@@ -199,16 +202,15 @@ class Stream:
     async def send(self, request: search_pb2.SearchRequest) -> None:
         await self.call.write(request)
 
-    async def receive(self) -> Sequence[search_pb2.Chunk]:
-        response = await self.call.read()
+    async def receive(self) -> search_pb2.SearchResponse:
+        response: search_pb2.SearchResponse = await self.call.read()
         if response is grpc.aio.EOF:
             raise RuntimeError(f"the stream ended: {await self.call.code()}, {await self.call.details()}")
-        chunks: Sequence[search_pb2.Chunk] = response.chunks
-        return chunks
+        return response
 
     async def ask(self, request: search_pb2.SearchRequest) -> None:
         """Send queries and wait for all their hits."""
         await self.send(request)
-        left = len(request.batch.queries)
+        left = len(request.queries.query_ids)
         while left:
-            left -= sum(chunk.HasField("end") for chunk in await self.receive())
+            left -= len((await self.receive()).ends.query_ids)

@@ -15,7 +15,7 @@ from whamming.cli import benching, completion, directory, encoding, importing, i
 from whamming.cli.output import note
 from whamming.cli.parser import Parser, UsageError, commands_of
 from whamming.native import WhammingError
-from whamming.service_errors import UnavailableError
+from whamming.wire.service_errors import UnavailableError
 
 OK: Final = 0
 FAILED: Final = 1

@@ -13,7 +13,7 @@ import grpc
 
 from whamming.native import InvalidArgumentError
 from whamming.remote.tls import Tls
-from whamming.service_errors import UnavailableError
+from whamming.wire.service_errors import UnavailableError
 
 RECEIVE_BYTES: Final = 64 << 20
 OPTIONS: Final = [

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from whamming.native import Buckets, Tables
 from whamming.remote.async_verbs import AsyncDatabaseVerbs
 from whamming.remote.index import Index, local_only
-from whamming.remote.querying import Connection
 from whamming.remote.requests import create_index_request
 from whamming.remote.retries import Retries, once
+from whamming.remote.search import Connection
 from whamming.remote.session import Session
 from whamming.storage import BitOrder, Durability, Encoder, KeptVectors, Kind, Metric, VerifyReport
 from whamming.storage.store.protocol import Progress
@@ -22,7 +22,7 @@ from whamming.v1 import index_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
-from whamming.wire.values import settings_of
+from whamming.wire.descriptions import settings_of
 
 
 class Database(AsyncDatabaseVerbs):

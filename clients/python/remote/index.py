@@ -11,21 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, InvalidArgumentError, Plan
-from whamming.native.cursor import as_whole, check_radius
-from whamming.remote import querying
+from whamming.native.arguments import check_k, check_wanted
+from whamming.remote import search as searches
 from whamming.remote.async_verbs import AsyncIndexVerbs, AsyncSearchVerbs
-from whamming.remote.messages import options_message
-from whamming.remote.requests import (
-    delete_requests,
-    get_request,
-    is_single,
-    queries_of,
-    query_of,
-    scan_request,
-    upsert_requests,
-)
-from whamming.remote.retries import answers, once, responses_of
-from whamming.service_errors import AnswerTooLargeError, LocalOnlyError, OverloadedError, UnavailableError
+from whamming.remote.batch import Batch
+from whamming.remote.queries import Queries, options_message, query_message
+from whamming.remote.requests import delete_requests, get_request, scan_request, upsert_requests
+from whamming.remote.retries import once, responses, responses_of
 from whamming.storage import (
     ClosedError,
     Durability,
@@ -44,7 +36,10 @@ from whamming.storage.items.rows import as_ids
 from whamming.storage.store.protocol import Progress
 from whamming.storage.verbs import verb
 from whamming.v1 import index_pb2, item_pb2
-from whamming.wire.values import items_of, store_stats_of
+from whamming.wire.columns import payload_list_of
+from whamming.wire.descriptions import stats_of
+from whamming.wire.items import items_of
+from whamming.wire.service_errors import AnswerTooLargeError, LocalOnlyError, OverloadedError, UnavailableError
 
 if TYPE_CHECKING:
     from whamming.remote.database import Database
@@ -111,7 +106,7 @@ class Index(AsyncIndexVerbs):
         durability: Durability | None = None,
     ) -> None:
         attempts = self._database._retries.begin()
-        unsent = upsert_requests(self.name, self.settings, ids, codes, payloads, vectors, durability)
+        unsent = upsert_requests(self.name, ids, codes, payloads, vectors, durability)
         while unsent:
             before = len(unsent)
             try:
@@ -125,7 +120,7 @@ class Index(AsyncIndexVerbs):
         """Send batches on one call, and remove those that are acknowledged from the list."""
         call = self._database._items.Upsert(iter(list(unsent)))
         try:
-            async for done in answers(call):
+            async for done in responses(call):
                 assert done.sequence == unsent[0].sequence
                 del unsent[0]
         finally:
@@ -175,8 +170,8 @@ class Index(AsyncIndexVerbs):
                 size = max(1, min(size, len(wanted)) // 4)
                 continue
             codes[piece] = items_of(response.items, self.settings).codes
-            found[piece] = response.found
-            payloads += list(response.items.payloads) or [b""] * len(wanted[piece])
+            found[piece] = np.frombuffer(response.found, dtype=np.bool_)
+            payloads += payload_list_of(response.items.payloads, len(response.found))
         return Items(wanted, found, codes, payloads)
 
     @verb
@@ -206,11 +201,10 @@ class Index(AsyncIndexVerbs):
         after: tuple[float, int] | None = None,
         rerank: Rerank | None = None,
     ) -> Search:
-        connection = self._database._connection
-        if rerank is not None:
-            _check_rerank(vector, (code, weights, table, radius, after))
-        query = query_of(self.name, self.settings, code, weights, table, vector, costs, after)
-        return Search(connection, self.name, query, k, radius, plan, payloads, rerank)
+        connection, wanted = self._database._connection, None if k is None else check_wanted(k)
+        options = options_message(wanted, radius, plan, payloads=payloads, rerank=rerank)
+        query = query_message(self.name, Queries(code, weights, table, vector, costs), options, after)
+        return Search(connection, query, wanted)
 
     @verb
     async def search_batch(
@@ -233,18 +227,10 @@ class Index(AsyncIndexVerbs):
             raise InvalidArgumentError(
                 f"threads = {threads}; a server has threads of its own, as whamming serve --threads says: leave it out"
             )
-        k = as_whole("k", k)
-        if not 0 <= k < 2**31:
-            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a search for more")
-        check_radius(radius)
-        if rerank is not None:
-            _check_rerank(vectors, (codes, weights, table, radius, budget))
-        single = is_single(codes, table, vectors)
-        queries = queries_of(self.name, self.settings, codes, weights, table, vectors, costs)
-        options = options_message(k, radius, plan, budget=budget, rerank=rerank)
-        batch = querying.Batch(connection, self.name, queries, options, k)
+        k, queries = check_k(k), Queries(codes, weights, table, vectors, costs)
+        batch = Batch(connection, self.name, queries, options_message(k, radius, plan, budget=budget, rerank=rerank), k)
         await batch.run()
-        return batch.answer(single=single)
+        return batch.answer(single=queries.single)
 
     @verb
     async def flush(self) -> None:
@@ -263,7 +249,7 @@ class Index(AsyncIndexVerbs):
 
     @verb
     async def stats(self) -> StoreStats:
-        return store_stats_of((await self._database._describe(self.name)).statistics)
+        return stats_of((await self._database._describe(self.name)).statistics)
 
     @verb
     async def verify(self, progress: Progress | None = None) -> VerifyReport:
@@ -284,12 +270,12 @@ class Index(AsyncIndexVerbs):
         return self._of
 
 
-class Search(querying.Search, AsyncSearchVerbs):
+class Search(searches.Search, AsyncSearchVerbs):
     """A search under way: an asynchronous iterator of hits. It ends on the server when it is closed or let go."""
 
     def __repr__(self) -> str:
         """Describe the search in a line."""
-        return f"Search(of {self._index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
+        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
 
     @verb
     async def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
@@ -304,10 +290,3 @@ async def _report(call: Callable[[], Any], progress: Progress | None) -> None:
         async for response in responses:
             if progress is not None:
                 progress(response.progress)
-
-
-def _check_rerank(vectors: ArrayLike | None, others: tuple[object, ...]) -> None:
-    if vectors is None or any(other is not None for other in others):
-        raise InvalidArgumentError(
-            "rerank goes with a vector, costs and k; leave code, weights, table, radius, after, budget"
-        )

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from whamming.remote.messages import error_of_call
-from whamming.service_errors import OverloadedError, ServiceError, UnavailableError
+from whamming.remote.status import error_of_call
 from whamming.storage import ClosedError
 from whamming.wire.call_status import Ending
+from whamming.wire.service_errors import OverloadedError, ServiceError, UnavailableError
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Attempts:
         self.reset()
 
     def reset(self) -> None:
-        """Hear of success."""
+        """Start over, after a success."""
         self._until: float | None = None  # so long from the first failure on, not from the last success
         self._delay = 0.05
 
@@ -69,18 +69,18 @@ async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
     except grpc.aio.UsageError as error:
         raise ClosedError("the connection is closed; connect again") from error
     try:
-        async for response in answers(under_way):
+        async for response in responses(under_way):
             yield response
     finally:
         under_way.cancel()
 
 
-def answers(call: Any) -> AsyncGenerator[Any, None]:
+def responses(call: Any) -> AsyncGenerator[Any, None]:
     """Return what a call that has just been opened streams; its failure is raised as one of our errors."""
-    return _answers(call, Ending(call))
+    return _responses(call, Ending(call))
 
 
-async def _answers(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
+async def _responses(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
     try:
         async for response in call:
             yield response

@@ -1,7 +1,7 @@
 """The one Search call that all of a client's queries share, so that a query costs a message and not a call.
 
-Queries are told apart by their ids; a task sends what is to be sent, another hands out the chunks that arrive. When the
-call breaks, every query under way hears of it, and the next query opens a new call.
+Queries are told apart by their ids. One task sends requests, another hands out the chunks that arrive. When the call
+breaks, every query under way gets the error, and the next query opens a new call.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Any
 import grpc
 
 from whamming.native import WhammingError
-from whamming.remote.retries import answers
-from whamming.service_errors import UnavailableError
+from whamming.remote.answers import Chunk, chunks_of
+from whamming.remote.retries import responses
 from whamming.storage import ClosedError
 from whamming.v1 import search_pb2
+from whamming.wire.service_errors import UnavailableError
 
-Inbox = asyncio.Queue[search_pb2.Chunk | WhammingError]
+Inbox = asyncio.Queue[Chunk | WhammingError]
 
 
 class Session:
     """A Search call, opened when it is needed. To be used in one event loop."""
 
     def __init__(self, stub: Any) -> None:
-        """Prepare."""
+        """Wrap the stub of SearchService."""
         self._stub = stub
         self._ids = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
@@ -34,22 +35,23 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._call: Any = None
 
-    def start(self, index: str, query: search_pb2.Query) -> tuple[int, Inbox]:
-        """Send a query; returns the id that it got and where its chunks will be."""
+    def start(self, query: search_pb2.QueryBatch) -> tuple[int, Inbox]:
+        """Send a batch of one query. Returns the id that it gets, and where its chunks will arrive."""
         if self._call is None:
             self._open()
-        query.id = next(self._ids)
+        query_id = next(self._ids)
+        query.query_ids[:] = [query_id]
         inbox: Inbox = asyncio.Queue()
-        self._inboxes[query.id] = inbox
-        self._send(search_pb2.SearchRequest(batch=search_pb2.QueryBatch(index=index, queries=[query])))
-        return query.id, inbox
+        self._inboxes[query_id] = inbox
+        self._send(search_pb2.SearchRequest(queries=query))
+        return query_id, inbox
 
     def grant(self, query_id: int, hits: int) -> None:
         """Let a query send more hits."""
         self._send(search_pb2.SearchRequest(grant=search_pb2.GrantCredit(query_id=query_id, hits=hits)))
 
     def forget(self, query_id: int) -> None:
-        """Cancel a query, if it is still under way."""
+        """Cancel a query that is still under way."""
         if self._inboxes.pop(query_id, None) is not None:
             self._send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[query_id])))
 
@@ -81,17 +83,17 @@ class Session:
             self._outbox.put_nowait(request)
 
     async def _write(self, call: Any, outbox: asyncio.Queue[search_pb2.SearchRequest]) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # reading tells why
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reading task learns why
             while True:
                 await call.write(await outbox.get())
 
     async def _read(self, call: Any) -> None:
         error: WhammingError = UnavailableError("the server ended the stream; it may be shutting down")
         try:
-            async for response in answers(call):
-                for chunk in response.chunks:
-                    ended = chunk.HasField("end")
-                    inbox = self._inboxes.pop(chunk.query_id, None) if ended else self._inboxes.get(chunk.query_id)
+            async for response in responses(call):
+                for query_id, chunk in chunks_of(response):
+                    ended = chunk.end is not None
+                    inbox = self._inboxes.pop(query_id, None) if ended else self._inboxes.get(query_id)
                     if inbox is not None:
                         inbox.put_nowait(chunk)
         except WhammingError as failure:

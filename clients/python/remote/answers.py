@@ -1,0 +1,81 @@
+"""What a server sends about queries: chunks of hits, and how each query ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Stats, WhammingError
+from whamming.v1 import search_pb2
+from whamming.wire.columns import payload_list_of
+from whamming.wire.service_errors import error_of
+from whamming.wire.statistics import stats_at
+
+NO_IDS: Final = np.empty(0, dtype=np.uint64)
+NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
+FINISHED: Final = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
+"""Why a query ends that has nothing more to say."""
+RESUMABLE: Final = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASON_SHUTDOWN)
+"""Why a query ends that goes on by being sent again."""
+
+
+class End(NamedTuple):
+    """How a query ended: a row of a message's ends."""
+
+    ends: search_pb2.QueryEnds
+    row: int
+
+    @property
+    def reason(self) -> search_pb2.EndReason:
+        """Why."""
+        return self.ends.reasons[self.row]
+
+    @property
+    def stats(self) -> Stats:
+        """What the query has cost."""
+        return stats_at(self.ends.statistics, self.row)
+
+    @property
+    def error(self) -> WhammingError:
+        """What it failed for; where it did not fail, an error that names the reason."""
+        query_id = self.ends.query_ids[self.row]
+        for error in self.ends.errors:
+            if error.query_id == query_id:
+                return error_of(error.reason, error.message, error.field)
+        return error_of(0, f"the query ended early: {search_pb2.EndReason.Name(self.reason)}")
+
+
+class Chunk(NamedTuple):
+    """The next hits of one query."""
+
+    ids: NDArray[np.uint64]
+    distances: NDArray[np.float64]
+    payloads: Sequence[bytes]
+    """One per hit; empty: the message has none."""
+    bound: float
+    end: End | None
+
+
+def hits_of(response: search_pb2.SearchResponse) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    """Return the ids and distances of all hits of a message."""
+    return np.frombuffer(response.ids.uint64, "<u8"), np.frombuffer(response.distances, "<f8")
+
+
+def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]]:
+    """Yield the chunks of a message, each with the id of its query."""
+    ids, distances = hits_of(response)
+    payloads: Sequence[bytes] = ()
+    if response.HasField("payloads"):
+        payloads = payload_list_of(response.payloads, len(ids))
+    query_ids = response.query_ids
+    last = {query_id: row for row, query_id in enumerate(query_ids)}
+    ended = {query_id: End(response.ends, row) for row, query_id in enumerate(response.ends.query_ids)}
+    first = 0
+    for row, (query_id, count) in enumerate(zip(query_ids, response.counts, strict=True)):
+        hits = slice(first, first + count)
+        end = ended.get(query_id) if last[query_id] == row else None
+        yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end)
+        first += count

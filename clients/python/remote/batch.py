@@ -1,0 +1,155 @@
+"""A batch of queries on a server, and the answer that their results are put together to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Answer
+from whamming.native.view import padded
+from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, End, hits_of
+from whamming.remote.queries import Queries
+from whamming.remote.requests import MESSAGE_BYTES
+from whamming.remote.retries import once, responses
+from whamming.remote.search import Connection
+from whamming.v1 import search_pb2
+from whamming.wire.service_errors import OverloadedError, UnavailableError
+from whamming.wire.statistics import RemoteStats
+
+QUERIES_PER_MESSAGE: Final = 256
+MESSAGES_AHEAD: Final = 4
+"""Messages whose queries may be under way at once."""
+_NO_ID: Final = np.iinfo(np.uint64).max
+
+
+class Batch:
+    """The queries of one ``search_batch``, on a call of their own. Unanswered ones are sent again if it breaks."""
+
+    def __init__(
+        self, connection: Connection, index: str, queries: Queries, options: search_pb2.QueryOptions, k: int
+    ) -> None:
+        """Take queries. ``k``: hits wanted of each."""
+        self._connection = connection
+        self._index = index
+        self._queries = queries
+        self._options = options
+        self._k = k
+        count = len(queries)
+        self._places: list[NDArray[np.int64]] = []
+        self._ids: list[NDArray[np.uint64]] = []
+        self._distances: list[NDArray[np.float64]] = []
+        """Hits as they arrived, message by message, with the place of each hit's query."""
+        self._ends: list[End | None] = [None] * count
+        self._guesses: dict[int, search_pb2.QueryGuess] = {}
+        self._left = count if k else 0
+
+    async def run(self) -> None:
+        """Get all answers."""
+        attempts = self._connection.retries.begin()
+        while self._left:
+            before = self._left
+            try:
+                await once(self._attempt)
+            except (UnavailableError, OverloadedError) as error:
+                self._drop_unfinished()
+                if self._left < before:
+                    attempts.reset()
+                await attempts.wait(error)
+
+    async def _attempt(self) -> None:
+        room = asyncio.Semaphore(MESSAGES_AHEAD)
+        call = self._connection.search.Search()
+        sending = asyncio.create_task(self._send(call, room))
+        ended = 0
+        try:
+            async for response in responses(call):
+                self._take(response)
+                ended += len(response.ends.query_ids)
+                while ended >= self._per_message:
+                    ended -= self._per_message
+                    room.release()
+        finally:
+            sending.cancel()
+            call.cancel()
+        if self._left:
+            raise UnavailableError("the server ended the stream before it had answered everything")
+
+    @property
+    def _per_message(self) -> int:
+        return max(1, min(QUERIES_PER_MESSAGE, MESSAGE_BYTES // self._queries.bytes_each))
+
+    async def _send(self, call: Any, room: asyncio.Semaphore) -> None:
+        waiting = np.flatnonzero([end is None for end in self._ends])
+        for first in range(0, len(waiting), self._per_message):
+            await room.acquire()
+            message = self._queries.message(self._index, waiting[first : first + self._per_message], self._options)
+            try:
+                await call.write(search_pb2.SearchRequest(queries=message))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # the reading side learns why
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await call.done_writing()
+
+    def _take(self, response: search_pb2.SearchResponse) -> None:
+        """Take a message in."""
+        ids, distances = hits_of(response)
+        if len(ids):
+            self._places.append(np.repeat(np.array(response.query_ids, dtype=np.int64), response.counts))
+            self._ids.append(ids)
+            self._distances.append(distances)
+        ends = response.ends
+        for guess in ends.guesses:
+            self._guesses[guess.query_id] = guess
+        for row, (place, reason) in enumerate(zip(ends.query_ids, ends.reasons, strict=True)):
+            if reason == search_pb2.END_REASON_FAILED:
+                error = End(ends, row).error
+                error.args = (f"query {place}: {error}",)
+                raise error
+            if reason not in RESUMABLE:  # else it is sent again as a whole
+                self._ends[place] = End(ends, row)
+                self._left -= 1
+
+    def _drop_unfinished(self) -> None:
+        """Forget the hits of queries that are sent again."""
+        finished = np.array([end is not None for end in self._ends])
+        for part, places in enumerate(self._places):
+            keep = finished[places]
+            self._places[part] = places[keep]
+            self._ids[part], self._distances[part] = self._ids[part][keep], self._distances[part][keep]
+
+    def answer(self, *, single: bool) -> Answer:
+        """Put the answers together as :meth:`whamming.native.View.search` does."""
+        count = len(self._queries)
+        places, hit_ids, hit_distances = self._hits()
+        proven = np.bincount(places, minlength=count).astype(np.uint64)
+        for place, guess in self._guesses.items():
+            more = np.frombuffer(guess.ids.uint64, "<u8")
+            places = np.concatenate([places, np.full(len(more), place)])
+            hit_ids = np.concatenate([hit_ids, more])
+            hit_distances = np.concatenate([hit_distances, np.frombuffer(guess.distances, "<f8")])
+        counts = np.bincount(places, minlength=count).astype(np.uint64)
+        width = int(counts.max(initial=0))
+        ids = np.full((count, width), _NO_ID, dtype=np.uint64)
+        distances = np.full((count, width), np.inf)
+        if width:
+            order = np.argsort(places, kind="stable")
+            filled = np.arange(width) < counts[:, None]
+            ids[filled], distances[filled] = hit_ids[order], hit_distances[order]
+        exact = np.array([end is None or end.ends.exact[end.row] for end in self._ends], dtype=np.bool_)
+        stats = RemoteStats([None if end is None else (end.ends.statistics, end.row) for end in self._ends])
+        if single:
+            return Answer(ids[0], distances[0], counts, proven, exact, stats)
+        if width < self._k:
+            ids, distances = padded(ids, self._k, _NO_ID), padded(distances, self._k, np.inf)
+        return Answer(ids, distances, counts, proven, exact, stats)
+
+    def _hits(self) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]:
+        """Return all hits with the places of their queries."""
+        if not self._places:
+            return np.empty(0, dtype=np.int64), NO_IDS, NO_DISTANCES
+        return np.concatenate(self._places), np.concatenate(self._ids), np.concatenate(self._distances)

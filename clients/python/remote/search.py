@@ -1,0 +1,210 @@
+"""One search under way on a server: its hits as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Hit, InvalidArgumentError, Stats
+from whamming.native.arguments import as_whole
+from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, End
+from whamming.remote.queries import MAX_K
+from whamming.remote.retries import Retries
+from whamming.remote.session import Inbox, Session
+from whamming.storage.verbs import verb
+from whamming.v1 import search_pb2
+from whamming.wire.columns import id_column
+from whamming.wire.service_errors import OverloadedError, UnavailableError
+from whamming.wire.statistics import NO_STATS
+
+CREDIT: Final = 65_536
+"""Hits of a search that the server may send ahead of what was asked for here."""
+CREDIT_WITH_PAYLOADS: Final = 256
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a search needs of the database that it runs on."""
+
+    search: Any
+    """The stub of SearchService."""
+    session: Session
+    retries: Retries
+
+
+class Search:
+    """A search under way: an asynchronous iterator of hits that ends when it is closed or let go."""
+
+    _inbox: Inbox | None = None
+    """Where its chunks arrive; None: it is not under way."""
+
+    def __init__(self, connection: Connection, query: search_pb2.QueryBatch, k: int | None) -> None:
+        """Take a batch of one query. It is sent when the first hit is asked for. ``k``: hits wanted in all."""
+        self._connection = connection
+        self._query = query
+        self._left = k
+        options = query.options
+        window = CREDIT_WITH_PAYLOADS if options.payloads else CREDIT
+        self._window = window if k is None or k > window else None
+        if self._window is not None:
+            options.credit = self._window
+        self._reranked = bool(options.rerank or options.rerank_exactly)  # its order cannot be resumed
+        self._begun = False
+        self._attempts = connection.retries.begin()
+        self._query_id = 0
+        self._consumed = 0
+        self._pending: list[Hit] = []
+        self._bound = -np.inf
+        self._shut_down: UnavailableError | None = None
+        self._ended = k == 0
+        self._end: End | None = None
+
+    @verb
+    async def __aenter__(self) -> Self:
+        return self
+
+    @verb
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Stop the server's work for a search that nobody holds any more."""
+        self.close()
+
+    @verb
+    def __aiter__(self) -> Self:
+        return self
+
+    @verb
+    async def __anext__(self) -> Hit:
+        if not self._pending:
+            ids, distances, kept = await self._chunk()
+            if not len(ids):
+                raise StopAsyncIteration
+            self._pending = _hits(ids, distances, kept)
+        return self._pending.pop()
+
+    def ready(self) -> Hit | None:
+        """Return the next hit if it has arrived already."""
+        return self._pending.pop() if self._pending else None
+
+    @verb
+    async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        if as_whole("n", n) < 0:
+            raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+        parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
+        count = 0
+        while count < n:
+            if self._pending:
+                early = self._pending[count - n :][::-1]
+                del self._pending[len(self._pending) - len(early) :]
+                ids = np.array([hit.id for hit in early], dtype=np.uint64)
+                distances = np.array([hit.distance for hit in early])
+            else:
+                ids, distances, kept = await self._chunk()
+                if not len(ids):
+                    break
+                spare = count + len(ids) - n
+                if spare > 0:
+                    self._pending = _hits(ids[-spare:], distances[-spare:], kept[-spare:])
+                    ids, distances = ids[:-spare], distances[:-spare]
+            parts.append((ids, distances))
+            count += len(ids)
+        if not parts:
+            return NO_IDS, NO_DISTANCES
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([far for _, far in parts])
+
+    @verb
+    async def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        return await self.next(2**63)
+
+    @property
+    @verb
+    def lower_bound(self) -> float:
+        return min(self._pending[-1].distance, self._bound) if self._pending else self._bound
+
+    @property
+    @verb
+    def stats(self) -> Stats:
+        return NO_STATS if self._end is None else self._end.stats
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, or was closed; closing it does nothing."""
+        return self._ended and self._inbox is None
+
+    @verb
+    def close(self) -> None:
+        self._ended = True
+        if self._inbox is not None:
+            self._inbox = None
+            self._connection.session.forget(self._query_id)
+
+    async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
+        """Return the next hits that arrive; none at the end."""
+        while not self._ended:
+            if self._shut_down is not None:
+                await self._attempts.wait(self._shut_down)
+                self._shut_down = None
+            if self._inbox is None:
+                self._query_id, self._inbox = self._connection.session.start(self._query)
+            chunk = await self._inbox.get()
+            if not isinstance(chunk, Chunk):
+                self._inbox = None
+                if not isinstance(chunk, UnavailableError | OverloadedError) or (self._reranked and self._begun):
+                    self._ended = True
+                    raise chunk
+                await self._attempts.wait(chunk)
+                continue
+            if chunk.end is None or chunk.end.reason != search_pb2.END_REASON_SHUTDOWN:
+                self._attempts.reset()
+            if len(chunk.ids):
+                self._note_progress(chunk)
+            if chunk.end is not None:
+                self._finish(chunk.end)
+            self._bound = chunk.bound
+            if len(chunk.ids):
+                return chunk.ids, chunk.distances, chunk.payloads
+        return NO_IDS, NO_DISTANCES, ()
+
+    def _note_progress(self, chunk: Chunk) -> None:
+        """Note where to continue after a break, and let the server send more."""
+        count = len(chunk.ids)
+        if self._left is not None:
+            self._left -= count
+        if not self._reranked:
+            self._query.after_distances[:] = [float(chunk.distances[-1])]
+            self._query.after_ids.CopyFrom(id_column(chunk.ids[-1:]))
+            if self._left:
+                self._query.options.k = min(self._left, MAX_K)
+        self._begun = True
+        self._consumed += count
+        if self._window is not None and 2 * self._consumed >= self._window:
+            self._connection.session.grant(self._query_id, self._consumed)
+            self._consumed = 0
+
+    def _finish(self, end: End) -> None:
+        self._inbox = None
+        self._end = end
+        reason = end.reason
+        resumes = reason in RESUMABLE or (reason == search_pb2.END_REASON_COMPLETE and self._query.options.k == MAX_K)
+        if resumes and self._left != 0 and not (self._reranked and self._begun):
+            self._consumed = 0
+            if reason == search_pb2.END_REASON_SHUTDOWN:
+                self._shut_down = UnavailableError("the server is shutting down; connect again when it is back")
+            return
+        self._ended = True
+        if reason not in FINISHED:
+            raise end.error
+
+
+def _hits(ids: NDArray[np.uint64], distances: NDArray[np.float64], kept: Sequence[bytes]) -> list[Hit]:
+    """Return hits, the last one first."""
+    payloads = kept or [b""] * len(ids)
+    return [Hit(*hit) for hit in zip(ids.tolist(), distances.tolist(), payloads, strict=True)][::-1]

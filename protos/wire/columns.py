@@ -1,0 +1,95 @@
+"""Columns of bytes as numpy arrays, without a copy where the machine is little-endian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.storage import Payloads
+from whamming.v1 import types_pb2
+from whamming.wire.enums import ELEMENT_TYPES
+from whamming.wire.fields import FieldError
+
+_TYPE_NUMBERS: Final = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+_FLOAT32: Final = np.dtype("<f4")
+
+
+def id_column(ids: NDArray[np.uint64]) -> types_pb2.IdColumn:
+    """Pack ids."""
+    return types_pb2.IdColumn(uint64=ids.astype("<u8", copy=False).tobytes())
+
+
+def ids_of(column: types_pb2.IdColumn, field: str) -> NDArray[np.uint64]:
+    """Read ids."""
+    return numbers_of(column.uint64, "<u8", f"{field}.uint64")
+
+
+def numbers_of(data: bytes, dtype: str, field: str) -> NDArray[Any]:
+    """Read numbers of a fixed size."""
+    width = np.dtype(dtype).itemsize
+    if len(data) % width:
+        raise FieldError(field, f"{field} has {len(data)} bytes; it must be a multiple of {width}")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def matrix(rows: NDArray[Any]) -> types_pb2.Matrix:
+    """Pack rows of numbers: in their own type where the wire has it, else as float32."""
+    dtype = rows.dtype.newbyteorder("<")
+    if dtype not in _TYPE_NUMBERS:
+        dtype = _FLOAT32
+    data = np.ascontiguousarray(rows, dtype=dtype).tobytes()
+    return types_pb2.Matrix(type=_TYPE_NUMBERS[dtype], columns=rows.shape[1], data=data)  # type: ignore[arg-type]
+
+
+def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
+    """Read rows of numbers, ``[n, columns]``."""
+    dtype = ELEMENT_TYPES.get(message.type)
+    if dtype is None:
+        known = ", ".join(f"{number} ({kind.name})" for number, kind in ELEMENT_TYPES.items())
+        raise FieldError(f"{field}.type", f"{field}.type = {message.type}; choose one of {known}")
+    width = message.columns * dtype.itemsize
+    if width == 0 or len(message.data) % width:
+        raise FieldError(
+            f"{field}.data",
+            f"{field}.data has {len(message.data)} bytes; rows of {message.columns} x {dtype.name} have {width} each",
+        )
+    return np.frombuffer(message.data, dtype=dtype).reshape(-1, message.columns)
+
+
+def payload_column(payloads: Payloads) -> types_pb2.PayloadColumn:
+    """Pack payloads that lie end to end."""
+    lengths = payloads.lengths.astype("<u4")
+    return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=payloads.data.tobytes())
+
+
+def payload_list_column(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
+    """Pack payloads that are separate byte strings."""
+    lengths = np.fromiter(map(len, payloads), dtype="<u4", count=len(payloads))
+    return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=b"".join(payloads))
+
+
+def payloads_of(message: types_pb2.PayloadColumn, count: int, field: str) -> Payloads:
+    """Read the payloads of ``count`` rows."""
+    lengths = numbers_of(message.lengths, "<u4", f"{field}.lengths")
+    if len(lengths) != count:
+        raise FieldError(
+            f"{field}.lengths", f"{field}.lengths has {len(lengths)} numbers for {count} rows; give one per row"
+        )
+    ends = np.cumsum(lengths, dtype=np.uint64)
+    total = int(ends[-1]) if count else 0
+    if total != len(message.data):
+        raise FieldError(
+            f"{field}.data", f"{field}.data has {len(message.data)} bytes; the lengths come to {total} in all"
+        )
+    return Payloads(ends, np.frombuffer(message.data, dtype=np.uint8))
+
+
+def payload_list_of(message: types_pb2.PayloadColumn, count: int) -> list[bytes]:
+    """Read payloads as separate byte strings; all are empty if the column has no rows."""
+    if not message.lengths:
+        return [b""] * count
+    data, ends = message.data, np.cumsum(np.frombuffer(message.lengths, dtype="<u4"), dtype=np.int64).tolist()
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]

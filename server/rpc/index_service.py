@@ -1,0 +1,167 @@
+"""``whamming.v1.IndexService``: making, describing, maintaining and removing indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from whamming.native import WhammingError
+from whamming.native.costs import check_bits
+from whamming.server.rpc.methods import Context
+from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.search.request import need_encoder
+from whamming.storage import ClosedError, Encoder, NotFoundError, StoredIndex
+from whamming.storage.settings import check_name
+from whamming.v1 import index_pb2
+from whamming.wire.columns import matrix_of
+from whamming.wire.descriptions import choices_of, index_message
+from whamming.wire.enums import ENCODER_KINDS
+from whamming.wire.fields import FieldError, in_field
+
+PAGE: Final = 100
+"""Indexes per page, unless the request says."""
+MAX_PAGE: Final = 1000
+PROGRESS_SECONDS: Final = 0.2
+
+
+class IndexService:
+    """Check, call, translate."""
+
+    def __init__(self, storage: StorageThreads) -> None:
+        """Serve a database."""
+        self._storage = storage
+
+    async def CreateIndex(  # noqa: N802 - the name in the proto
+        self, request: index_pb2.CreateIndexRequest, context: Context
+    ) -> index_pb2.CreateIndexResponse:
+        """Make an index."""
+        described = choices_of(request.settings) | _encoder_of(request)
+        bits = request.settings.bits or None
+        with in_field("name"):
+            check_name(request.name)
+        with in_field("settings.bits"):
+            if bits is not None or "encoder" not in described:
+                check_bits(request.settings.bits)
+
+        def create() -> index_pb2.Index:
+            with in_field("encoder" if "encoder" in described else "settings"):
+                index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
+            return _description(index)
+
+        run = self._storage.run_slowly if "encoder" in described else self._storage.run  # fitting takes its time
+        return index_pb2.CreateIndexResponse(index=await run(create))
+
+    async def GetIndex(  # noqa: N802
+        self, request: index_pb2.GetIndexRequest, context: Context
+    ) -> index_pb2.GetIndexResponse:
+        """Describe an index."""
+        index = await self._storage.index(request.name, "name")
+        return index_pb2.GetIndexResponse(index=await self._storage.run(_description, index))
+
+    async def ListIndexes(  # noqa: N802
+        self, request: index_pb2.ListIndexesRequest, context: Context
+    ) -> index_pb2.ListIndexesResponse:
+        """List a page of indexes."""
+        size = request.page_size or PAGE
+        if size > MAX_PAGE:
+            raise FieldError("page_size", f"page_size = {size}; at most {MAX_PAGE}, or 0 for {PAGE}")
+
+        def page() -> index_pb2.ListIndexesResponse:
+            database = self._storage.database
+            names = [name for name in database.list_indexes() if name > request.page_token]
+            listed = names[:size]
+            indexes = []
+            for name in listed:
+                with contextlib.suppress(NotFoundError, ClosedError):  # it has been dropped meanwhile
+                    indexes.append(_description(database.index(name)))
+            more = listed[-1] if len(names) > size else ""
+            return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
+
+        return await self._storage.run(page)
+
+    async def DeleteIndex(  # noqa: N802
+        self, request: index_pb2.DeleteIndexRequest, context: Context
+    ) -> index_pb2.DeleteIndexResponse:
+        """Remove an index."""
+        if not request.name:
+            raise FieldError("name", "name is empty; give the name of an index")
+        await self._storage.run(self._storage.database.drop_index, request.name)
+        return index_pb2.DeleteIndexResponse()
+
+    async def SealIndex(  # noqa: N802
+        self, request: index_pb2.SealIndexRequest, context: Context
+    ) -> AsyncIterator[index_pb2.SealIndexResponse]:
+        """Seal an index."""
+        index = await self._storage.index(request.name, "name")
+        async for share in self._progress(index.seal):
+            yield index_pb2.SealIndexResponse(progress=share)
+        yield index_pb2.SealIndexResponse(progress=1.0, index=await self._storage.run(_description, index))
+
+    async def CompactIndex(  # noqa: N802
+        self, request: index_pb2.CompactIndexRequest, context: Context
+    ) -> AsyncIterator[index_pb2.CompactIndexResponse]:
+        """Compact an index."""
+        index = await self._storage.index(request.name, "name")
+        async for share in self._progress(index.compact):
+            yield index_pb2.CompactIndexResponse(progress=share)
+        yield index_pb2.CompactIndexResponse(progress=1.0, index=await self._storage.run(_description, index))
+
+    async def FlushIndex(  # noqa: N802
+        self, request: index_pb2.FlushIndexRequest, context: Context
+    ) -> index_pb2.FlushIndexResponse:
+        """Wait for writes that are not durable yet."""
+        index = await self._storage.index(request.name, "name")
+        await self._storage.run(index.flush)
+        return index_pb2.FlushIndexResponse()
+
+    async def GetEncoder(  # noqa: N802
+        self, request: index_pb2.GetEncoderRequest, context: Context
+    ) -> index_pb2.GetEncoderResponse:
+        """Export an encoder."""
+        index = await self._storage.index(request.name, "name")
+        encoder = need_encoder(index)
+        return index_pb2.GetEncoderResponse(fitted_encoder=await self._storage.run(encoder.to_bytes))
+
+    async def _progress(self, work: Callable[[Callable[[float], None]], None]) -> AsyncIterator[float]:
+        """Do work in a thread; yields the share done now and then."""
+        latest = 0.0
+
+        def report(share: float) -> None:
+            nonlocal latest
+            latest = share
+
+        working = asyncio.ensure_future(self._storage.run_slowly(work, report))
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks any more
+        while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:
+            yield min(latest, 0.999)
+        await working
+
+
+def _description(index: StoredIndex) -> index_pb2.Index:
+    return index_message(index.name, index.settings, index.encoder, index.stats())
+
+
+def _encoder_of(request: index_pb2.CreateIndexRequest) -> dict[str, Any]:
+    """Return the arguments of ``create_index`` that are about an encoder; none if there is to be none."""
+    wanted = request.encoder
+    if request.fitted_encoder:
+        if request.HasField("encoder"):
+            raise FieldError("fitted_encoder", "both encoder and fitted_encoder are set; give one of them")
+        try:
+            return {"encoder": Encoder.from_bytes(request.fitted_encoder)}
+        except WhammingError as error:
+            raise FieldError("fitted_encoder", str(error)) from error
+    if not request.HasField("encoder"):
+        return {}
+    kind = ENCODER_KINDS.word("encoder.kind", wanted.kind)
+    if kind is None:
+        raise FieldError("encoder.kind", f"encoder.kind is missing; choose one of {', '.join(ENCODER_KINDS.words)}")
+    return {
+        "encoder": kind,
+        "dim": wanted.dimension or None,
+        "train": matrix_of(wanted.sample, "encoder.sample") if wanted.HasField("sample") else None,
+        "seed": wanted.seed,
+        "centre": wanted.centred if wanted.HasField("centred") else None,
+    }

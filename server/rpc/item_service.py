@@ -1,0 +1,142 @@
+"""``whamming.v1.ItemService``: writing, reading and exporting items."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from whamming.server.rpc.methods import Context
+from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.search.request import need_encoder
+from whamming.storage import Rows, StoredIndex
+from whamming.v1 import item_pb2
+from whamming.wire.columns import ids_of, matrix_of, payload_list_column, payloads_of
+from whamming.wire.enums import DURABILITIES
+from whamming.wire.fields import FieldError, in_field
+from whamming.wire.items import items_message
+from whamming.wire.service_errors import AnswerTooLargeError
+
+SCAN_ROWS: Final = 10_000
+"""Items per message of Scan, unless the request says."""
+MAX_SCAN_ROWS: Final = 100_000
+GET_ROWS: Final = 256
+"""Items are looked up so many at a time: 16 MiB of payloads at most."""
+MESSAGE_BYTES: Final = 1 << 21
+"""What messages to clients stay below, about: half of what gRPC's clients accept by default."""
+ANSWER_BYTES: Final = 3 << 20
+"""Of items in the one message of Get."""
+
+
+class ItemService:
+    """Check, call, translate."""
+
+    def __init__(self, storage: StorageThreads) -> None:
+        """Serve a database."""
+        self._storage = storage
+
+    async def Upsert(  # noqa: N802 - the name in the proto
+        self,
+        requests: AsyncIterator[item_pb2.UpsertRequest],
+        write: Callable[[item_pb2.UpsertResponse], Awaitable[None]],
+    ) -> None:
+        """Write batches one after the other. The next one is received while one is written."""
+        index: StoredIndex | None = None
+        async for request in requests:
+            if index is None or (request.index and request.index != index.name):
+                index = await self._storage.index(request.index)
+            count = await self._storage.run(_upsert, index, request)
+            await write(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
+
+    async def Delete(  # noqa: N802
+        self, request: item_pb2.DeleteRequest, context: Context
+    ) -> item_pb2.DeleteResponse:
+        """Remove items."""
+        index = await self._storage.index(request.index)
+        durability = DURABILITIES.word("durability", request.durability)
+        ids = ids_of(request.ids, "ids")
+        count = await self._storage.run(lambda: index.delete(ids, durability=durability))
+        return item_pb2.DeleteResponse(count=count)
+
+    async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802
+        """Look items up."""
+        index = await self._storage.index(request.index)
+        return await self._storage.run(_get, index, request)
+
+    async def Scan(  # noqa: N802
+        self, request: item_pb2.ScanRequest, context: Context
+    ) -> AsyncIterator[item_pb2.ScanResponse]:
+        """Stream all items."""
+        index = await self._storage.index(request.index)
+        size = request.batch_size or SCAN_ROWS
+        if size > MAX_SCAN_ROWS:
+            raise FieldError("batch_size", f"batch_size = {size}; at most {MAX_SCAN_ROWS}, or 0 for {SCAN_ROWS}")
+        size = max(1, min(size, MESSAGE_BYTES // (8 + index.settings.code_bytes)))
+        snapshot = await self._storage.run(index.snapshot)
+        pieces = snapshot.scan(size)
+        while (rows := await self._storage.run(next, pieces, None)) is not None:
+            for part in _message_sized(rows):
+                yield item_pb2.ScanResponse(items=items_message(part), total=len(snapshot))
+
+
+def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
+    """Write one batch. Returns how many items it has."""
+    items, durability = request.items, DURABILITIES.word("durability", request.durability)
+    ids = ids_of(items.ids, "items.ids")
+    codes = vectors = payloads = None
+    if items.HasField("payloads"):
+        payloads = payloads_of(items.payloads, len(ids), "items.payloads")
+    if items.HasField("vectors"):
+        if items.codes:
+            raise FieldError("items.vectors", "items have both codes and vectors; give one of them")
+        need_encoder(index)
+        vectors = matrix_of(items.vectors, "items.vectors")
+    else:
+        width = index.settings.code_bytes
+        if len(items.codes) != len(ids) * width:
+            raise FieldError(
+                "items.codes",
+                f"items.codes has {len(items.codes)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits "
+                f"have {width} each, {len(ids) * width} in all",
+            )
+        codes = np.frombuffer(items.codes, dtype=np.uint8).reshape(len(ids), width)
+    with in_field("items"):
+        index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
+    return len(ids)
+
+
+def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetResponse:
+    ids, snapshot = ids_of(request.ids, "ids"), index.snapshot()
+    codes, payloads, found = [], [], []
+    size = len(ids) * (9 + index.settings.code_bytes)
+    first = 0
+    while first < len(ids) and size <= ANSWER_BYTES:  # the payloads of an id that repeats add up
+        items = snapshot.get(ids[first : first + GET_ROWS])
+        size += sum(map(len, items.payloads))
+        codes.append(items.codes.tobytes())
+        found.append(items.found.tobytes())
+        payloads += items.payloads
+        first += GET_ROWS
+    if size > ANSWER_BYTES:
+        raise AnswerTooLargeError(f"{len(ids)} items have more than {ANSWER_BYTES} bytes; ask for fewer at once")
+    answer = item_pb2.GetResponse(found=b"".join(found))
+    answer.items.ids.CopyFrom(request.ids)
+    answer.items.codes = b"".join(codes)
+    if any(payloads):
+        answer.items.payloads.CopyFrom(payload_list_column(payloads))
+    return answer
+
+
+def _message_sized(rows: Rows) -> Iterator[Rows]:
+    """Yield rows in pieces whose payloads fit into a message."""
+    first = 0
+    while first < len(rows):
+        last = len(rows)
+        if rows.payloads is not None:
+            ends = rows.payloads.ends
+            start = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES // 2, side="right")))
+        whole = first == 0 and last == len(rows)
+        yield rows if whole else rows.take(np.arange(first, min(last, len(rows))))
+        first = last

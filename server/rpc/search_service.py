@@ -1,0 +1,75 @@
+"""``whamming.v1.SearchService``: streams of queries, and single ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from whamming.server.config import Config
+from whamming.server.rpc.methods import Context
+from whamming.server.search import results
+from whamming.server.search.call import SearchCall
+from whamming.server.search.once import search_once
+from whamming.server.search.searcher import Searcher
+from whamming.v1 import search_pb2
+
+ANSWER_BYTES: Final = 3 << 20
+"""Of hits in the one message of SearchOnce."""
+
+
+class SearchService:
+    """Check, call, translate."""
+
+    def __init__(self, searcher: Searcher, config: Config) -> None:
+        """Search with a searcher."""
+        self._searcher = searcher
+        self._config = config
+        self._calls: set[SearchCall] = set()
+
+    async def Search(  # noqa: N802 - the name in the proto
+        self,
+        requests: AsyncIterator[search_pb2.SearchRequest],
+        write: Callable[[search_pb2.SearchResponse], Awaitable[None]],
+    ) -> None:
+        """Serve a stream of queries."""
+        call = self._call()
+        try:
+            await call.run(requests, write)
+        finally:
+            self._calls.discard(call)
+
+    async def SearchOnce(  # noqa: N802
+        self, request: search_pb2.SearchOnceRequest, context: Context
+    ) -> search_pb2.SearchOnceResponse:
+        """Search one query."""
+        call = self._call()
+        try:
+            return await search_once(request, call, ANSWER_BYTES)
+        finally:
+            self._calls.discard(call)
+
+    def _call(self) -> SearchCall:
+        config = self._config
+        call = SearchCall(
+            self._searcher,
+            max_k=config.max_k,
+            max_queries=config.max_batch,
+            buffer_bytes=config.buffer_kb << 10,
+        )
+        self._calls.add(call)
+        return call
+
+    def expire(self) -> None:
+        """Stop queries that hold a snapshot for too long."""
+        for call in list(self._calls):
+            call.expire()
+
+    def drain(self) -> None:
+        """Let queries under way finish, and take no more."""
+        for call in list(self._calls):
+            call.drain()
+
+    def stop(self) -> None:
+        """End all queries with resume tokens."""
+        for call in list(self._calls):
+            call.stop(results.SHUTDOWN)

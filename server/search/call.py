@@ -1,0 +1,215 @@
+"""One Search call: requests come in, queries are searched, results go out.
+
+The event loop only registers queries and moves messages. Opening the index, taking the snapshot, reading costs and
+searching are done by workers, but for a lone query of a server that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from whamming.server.search import results
+from whamming.server.search.options import options_of
+from whamming.server.search.query import Query
+from whamming.server.search.request import QueryRequest
+from whamming.server.search.results import End, EndReason, Results, response
+from whamming.server.search.scheduler import Flow
+from whamming.server.search.searcher import Searcher
+from whamming.server.search.send_buffer import SendBuffer
+from whamming.v1 import search_pb2
+from whamming.wire.fields import FieldError
+from whamming.wire.service_errors import OverloadedError
+
+
+class SearchCall:
+    """A call of Search. Its lock guards its queries, their states and the send buffer."""
+
+    def __init__(self, searcher: Searcher, *, max_k: int, max_queries: int, buffer_bytes: int) -> None:
+        """Start without queries, in the event loop that the call runs in."""
+        self.lock = threading.Lock()
+        self.flow = Flow()
+        self.buffer = SendBuffer(buffer_bytes, self.lock)
+        self.blocked: list[Query] = []
+        """Queries that wait for room in the buffer."""
+        self._searcher = searcher
+        self._max_k = max_k
+        self._max_queries = max_queries
+        self._queries: dict[int, Query] = {}
+        """Under way, by id."""
+        self._stopped: EndReason | None = None
+        self._draining = False
+        self._reading = True
+
+    async def run(
+        self,
+        requests: AsyncIterator[search_pb2.SearchRequest],
+        write: Callable[[search_pb2.SearchResponse], Awaitable[None]],
+    ) -> None:
+        """Serve the call until the client has no more requests and all queries have ended."""
+        reader = asyncio.create_task(self._read(requests))
+        try:
+            async for some in self.results():
+                await write(response(some))
+        finally:
+            reader.cancel()
+            self.close()
+
+    async def results(self) -> AsyncIterator[list[Results]]:
+        """Yield what goes into one message after the other. Raises the error that ends the call."""
+        while some := await self.buffer.take():
+            self._resume_blocked()
+            yield some
+
+    def close(self) -> None:
+        """Stop all queries; nobody reads their results any more."""
+        self.buffer.discard()
+        self.stop(results.CANCELLED)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def _read(self, requests: AsyncIterator[search_pb2.SearchRequest]) -> None:
+        error = None
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("request")
+                if kind == "queries":
+                    self.add(request.queries)
+                elif kind == "cancel":
+                    self.cancel(request.cancel.query_ids)
+                elif kind == "grant":
+                    self.grant(request.grant.query_id, request.grant.hits)
+                else:
+                    raise FieldError("request", "a request is empty; it must have queries, a cancel or a grant")
+        except Exception as failure:
+            error = failure
+        self.close_requests(error)
+
+    def close_requests(self, error: Exception | None = None) -> None:
+        """Take no more requests: end the call when all queries have ended, or at once with an error."""
+        with self.lock:
+            self._reading = False
+            if error is not None:
+                self.buffer.finish(error)
+            self._finish_if_done()
+
+    def add(self, message: search_pb2.QueryBatch) -> None:
+        """Register the queries of a message and have them searched. Raises where the message makes no sense."""
+        query_ids = message.query_ids
+        count, limit = len(query_ids), self._max_queries
+        if not 1 <= count <= limit:
+            raise FieldError(
+                "queries.query_ids", f"{count} queries in a batch; it must have 1 to {limit}: send several batches"
+            )
+        try:
+            request = QueryRequest(message, options_of(message.options, self._max_k))
+        except FieldError as error:
+            self._refuse([End(query_id, results.FAILED, error=error) for query_id in query_ids])
+            return
+        group = request.group if self._searcher.is_quick(request.index) else None
+        queries = [Query(self, request, row, group) for row in range(count)]
+        with self.lock:
+            self._check_unused(query_ids)
+            under_way = len(self._queries) + count
+            accepted = under_way <= limit and not self._draining and self._stopped is None
+            if accepted:
+                self._queries.update(zip(query_ids, queries, strict=True))
+        if accepted:
+            self._searcher.submit(self.flow, queries)
+        elif under_way > limit:
+            text = f"{under_way} queries would be under way on this call; at most {limit}: wait for some to end"
+            overload = OverloadedError(text)
+            self._refuse([End(query.id, results.FAILED, error=overload, resume=query.after) for query in queries])
+        else:
+            reason = self._stopped or results.SHUTDOWN
+            self._refuse([End(query.id, reason, resume=query.after) for query in queries])
+
+    def _check_unused(self, query_ids: Sequence[int]) -> None:
+        seen = set()
+        for query_id in query_ids:
+            if query_id in self._queries or query_id in seen:
+                raise FieldError(
+                    "queries.query_ids", f"query id {query_id} is in use by a query under way; choose another"
+                )
+            seen.add(query_id)
+
+    def _refuse(self, ended: Sequence[End]) -> None:
+        """End queries that were not registered."""
+        with self.lock:
+            self._check_unused([end.query_id for end in ended])
+            self.buffer.put(results.ends(ended))
+
+    def cancel(self, query_ids: Sequence[int]) -> None:
+        """Stop some queries."""
+        count, limit = len(query_ids), self._max_queries
+        if count > limit:
+            raise FieldError("cancel.query_ids", f"{count} queries to cancel; at most {limit} can be under way")
+        with self.lock:
+            found = [self._queries[query_id] for query_id in query_ids if query_id in self._queries]
+        self._stop(found, results.CANCELLED)
+
+    def grant(self, query_id: int, hits: int) -> None:
+        """Let a query send more hits."""
+        with self.lock:
+            query = self._queries.get(query_id)
+            woken = query is not None and query.grant(hits)
+        if query is not None and woken:
+            self._searcher.resume([query])
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let the queries under way finish, take no more, and end the call then."""
+        with self.lock:
+            self._draining = True
+            self._finish_if_done()
+
+    def stop(self, reason: EndReason) -> None:
+        """Make all queries end soon, and take no more."""
+        with self.lock:
+            self._stopped = self._stopped or reason
+            queries = list(self._queries.values())
+        self._stop(queries, reason)
+
+    def expire(self) -> None:
+        """Stop queries that hold a snapshot for too long."""
+        with self.lock:
+            stale = [query for query in self._queries.values() if query.is_stale]
+        self._stop(stale, results.SNAPSHOT_EXPIRED)
+
+    def _stop(self, queries: Sequence[Query], reason: EndReason) -> None:
+        with self.lock:
+            woken = [query for query in queries if query.stop(reason)]
+            ended = [end for query in queries if (end := query.end_unbegun()) is not None]
+            if ended:
+                self._put(results.ends(ended))
+        self._searcher.resume(woken)
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def send(self, some: Results) -> None:
+        """Take results. Any thread may call this."""
+        with self.lock:
+            self._put(some)
+
+    def _put(self, some: Results) -> None:
+        """Take results, with the lock held, so that a client that has read a query's end can use its id again."""
+        self.buffer.put(some)
+        if some.ends:
+            for end in some.ends:
+                self._queries.pop(end.query_id, None)
+            self._finish_if_done()
+
+    def _resume_blocked(self) -> None:
+        """Let queries go on that waited for room."""
+        if not self.blocked or not self.buffer.has_room():
+            return
+        with self.lock:
+            blocked, self.blocked = self.blocked, []
+            woken = [query for query in blocked if query.wake()]
+        self._searcher.resume(woken)
+
+    def _finish_if_done(self) -> None:
+        if not self._queries and (self._draining or not self._reading):
+            self.buffer.finish()

@@ -1,0 +1,89 @@
+"""SearchOnce: a call of one query whose answer is a single message, row by row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from whamming.server.search.call import SearchCall
+from whamming.server.search.results import Results, response
+from whamming.v1 import search_pb2, types_pb2
+from whamming.wire.columns import payload_list_of
+from whamming.wire.fields import FieldError
+from whamming.wire.service_errors import AnswerTooLargeError, error_of
+
+_QUERY_ID: Final = 0
+_FIELDS: Final = {
+    "queries.query_ids": "index",
+    "codes": "code",
+    "tables": "table",
+    "vectors": "vector",
+    "after_distances": "after.distance",
+}
+"""What the fields of a batch are called in a request of SearchOnce."""
+
+
+async def search_once(
+    request: search_pb2.SearchOnceRequest, call: SearchCall, max_bytes: int
+) -> search_pb2.SearchOnceResponse:
+    """Search one query on a call of its own and return all its hits. Raises what kept it from ending well."""
+    options = request.options
+    if not options.HasField("k") and not options.HasField("radius"):
+        raise FieldError("options", "neither k nor radius is set; set one, or use the streaming Search")
+    try:
+        call.add(_batch(request))
+        call.close_requests()
+        parts: list[Results] = []
+        size = 0
+        async for some in call.results():
+            parts += some
+            size += sum(part.nbytes for part in some)
+            if size > max_bytes:
+                raise AnswerTooLargeError(
+                    f"the answer has more than {max_bytes} bytes; ask for fewer hits, or use the streaming Search"
+                )
+    finally:
+        call.close()
+    return _answer(response(parts))
+
+
+def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
+    """Return the request as a batch of one query."""
+    batch = search_pb2.QueryBatch(index=request.index, query_ids=[_QUERY_ID], codes=request.code, form=request.form)
+    for numbers, column, kind, dtype in (
+        (request.weights, batch.weights, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
+        (request.table, batch.tables, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
+        (request.vector, batch.vectors, types_pb2.ELEMENT_TYPE_FLOAT32, "<f4"),
+    ):
+        if numbers:
+            column.type, column.columns, column.data = kind, len(numbers), np.array(numbers, dtype).tobytes()
+    if request.HasField("after"):
+        batch.after_distances.append(request.after.distance)
+        batch.after_ids.uint64 = np.array([request.after.id], "<u8").tobytes()
+    batch.options.CopyFrom(request.options)
+    batch.options.ClearField("credit")
+    return batch
+
+
+def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
+    """Return the answer of a query's only, last message."""
+    ends = whole.ends
+    for error in ends.errors:
+        raise error_of(error.reason, error.message, _FIELDS.get(error.field, error.field))
+    answer = search_pb2.SearchOnceResponse(
+        lower_bound=whole.lower_bounds[-1],
+        reason=ends.reasons[0],
+        exact=ends.exact[0],
+        statistics=ends.statistics,
+        resume=ends.resumes[0].token if ends.resumes else None,
+    )
+    ids = np.frombuffer(whole.ids.uint64, "<u8").tolist()
+    payloads = payload_list_of(whole.payloads, len(ids))
+    for item, distance, payload in zip(ids, np.frombuffer(whole.distances, "<f8").tolist(), payloads, strict=True):
+        answer.hits.add(id=item, distance=distance, payload=payload)
+    for guess in ends.guesses:
+        ids = np.frombuffer(guess.ids.uint64, "<u8").tolist()
+        for item, distance in zip(ids, np.frombuffer(guess.distances, "<f8").tolist(), strict=True):
+            answer.guesses.add(id=item, distance=distance)
+    return answer

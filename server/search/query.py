@@ -1,0 +1,350 @@
+"""One query on the server, from its arrival to its end.
+
+::
+
+                    a worker takes it             no credit, or no room in the send buffer
+      ┌─────────┐ ───────────────────► ┌───────────┐ ──────────────────────────► ┌─────────┐
+      │ WAITING │                      │ SEARCHING │                             │ BLOCKED │
+      └─────────┘ ◄─────────────────── └───────────┘                             └─────────┘
+           ▲        the slice is over        │                                        │
+           │                                 ▼ all hits sent, refused, or stopped     │
+           │                             ┌───────┐                                    │
+           │                             │ ENDED │                                    │
+           │                             └───────┘                                    │
+           └────────────── credit is granted, room appears, or it is stopped ─────────┘
+
+There is one way to stop a query: :meth:`Query.stop`. It notes the reason, interrupts the engine if it is at work, and
+wakes a blocked query; the worker that next looks at the query ends it. A query that has not begun ends at once. Either
+way it ends once, and its end is the last thing that is sent of it.
+
+A query is searched in one of two ways, by :class:`whamming.server.search.searcher.Searcher`: with others of its group
+in one call of the engine, from WAITING straight to ENDED; or with a cursor of its own, in slices, as here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Budget, Stats, StopReason
+from whamming.server.search import results
+from whamming.server.search.options import DEFAULT_CHUNK, Options
+from whamming.server.search.request import Group, QueryRequest
+from whamming.server.search.results import End, EndReason
+from whamming.storage import Snapshot
+from whamming.wire.statistics import NO_STATS
+
+if TYPE_CHECKING:
+    from whamming.server.search.call import SearchCall
+    from whamming.server.search.scheduler import Flow
+
+PAYLOAD_BYTES: Final = 1 << 19
+"""Of payloads in one chunk, about."""
+PAYLOADS_TOGETHER: Final = 32
+"""Payloads are read so many at a time, 2 MiB at most, until a chunk is full."""
+_NO_IDS: Final = np.empty(0, dtype=np.uint64)
+_NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
+
+
+class State(enum.Enum):
+    """Where a query is in its life."""
+
+    WAITING = enum.auto()
+    SEARCHING = enum.auto()
+    BLOCKED = enum.auto()
+    ENDED = enum.auto()
+
+
+class Hits(Protocol):
+    """Where a query's hits come from: a cursor, or one whose hits are re-ranked."""
+
+    def next(
+        self, n: int, *, budget: Budget | None = None, eager: bool = False
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the next hits."""
+
+    def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the best further hits known."""
+
+    def cancel(self) -> None:
+        """Make :meth:`next` return soon."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+    @property
+    def exhausted(self) -> bool:
+        """There are no more."""
+
+    @property
+    def stop(self) -> StopReason:
+        """Why :meth:`next` returned."""
+
+    @property
+    def lower_bound(self) -> float:
+        """Nothing nearer is left."""
+
+    @property
+    def stats(self) -> Stats:
+        """What it has cost."""
+
+
+class SnapshotLease:
+    """A snapshot, and how long a query may hold it."""
+
+    __slots__ = ("_until", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, seconds: float) -> None:
+        """Hold a snapshot from now on."""
+        self.snapshot = snapshot
+        self._until = time.perf_counter() + seconds
+
+    @property
+    def is_stale(self) -> bool:
+        """It has been held for longer than allowed."""
+        return time.perf_counter() > self._until
+
+
+class Query:
+    """One query. A worker searches; the event loop grants and stops. The call's lock guards what both touch."""
+
+    __slots__ = (
+        "_credit",
+        "_cursor",
+        "_lease",
+        "_sent",
+        "_unsent",
+        "_worked",
+        "after",
+        "call",
+        "group",
+        "id",
+        "is_counted",
+        "request",
+        "row",
+        "state",
+        "stop_reason",
+    )
+
+    def __init__(self, call: SearchCall, request: QueryRequest, row: int, group: Group | None) -> None:
+        """Take a query that has arrived."""
+        self.call = call
+        self.request = request
+        self.row = row
+        self.id = request.query_ids[row]
+        self.group = group
+        self.after = request.after(row)
+        """The place that it continues after: its last hit, once it has one."""
+        self.state = State.WAITING
+        self.stop_reason: EndReason | None = None
+        self.is_counted = True
+        """It counts among the open queries of its call. One that waits for credit does not."""
+        self._credit = request.options.credit
+        self._cursor: Hits | None = None
+        self._lease: SnapshotLease | None = None
+        self._sent = 0
+        self._worked = 0.0
+        self._unsent = _NO_IDS, _NO_DISTANCES  # proven, but their payloads did not fit into the last chunk
+
+    @property
+    def flow(self) -> Flow:
+        """The scheduler's account of the call."""
+        return self.call.flow
+
+    @property
+    def options(self) -> Options:
+        """What is wanted."""
+        return self.request.options
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it arrived."""
+        return time.perf_counter() - self.request.arrived
+
+    @property
+    def is_stale(self) -> bool:
+        """It has held its snapshot for longer than it may."""
+        return self._lease is not None and self._lease.is_stale
+
+    # -- from the event loop, with the call's lock held ----------------------------------------------------------------
+
+    def stop(self, reason: EndReason) -> bool:
+        """Make the query end soon. Returns whether the caller must hand it to the scheduler again."""
+        if self.stop_reason is None and self.state is not State.ENDED:
+            self.stop_reason = reason
+            if self._cursor is not None:
+                self._cursor.cancel()
+        return self.wake()
+
+    def end_unbegun(self) -> End | None:
+        """End a stopped query that no worker has looked at yet. Returns its end; None: a worker will end it."""
+        if self.state is not State.WAITING or self._cursor is not None or self.stop_reason is None:
+            return None
+        self.state = State.ENDED
+        return End(self.id, self.stop_reason, elapsed=self.elapsed, resume=self.after)
+
+    def grant(self, hits: int) -> bool:
+        """Allow more hits to be sent. Returns whether the caller must hand it to the scheduler again."""
+        if self._credit is not None:
+            self._credit += hits
+        return self.wake()
+
+    def wake(self) -> bool:
+        """Let a blocked query go on. Returns whether the caller must hand it to the scheduler again."""
+        if self.state is not State.BLOCKED:
+            return False
+        self.state = State.WAITING
+        return True
+
+    @property
+    def needs_credit(self) -> bool:
+        """Its client has to grant credit before it can go on."""
+        return self._credit == 0
+
+    # -- from a worker -------------------------------------------------------------------------------------------------
+
+    def take(self) -> bool:
+        """Begin a slice. Returns False where the query has ended meanwhile."""
+        with self.call.lock:
+            if self.state is State.ENDED:
+                return False
+            self.state = State.SEARCHING
+            return True
+
+    def leave(self) -> State:
+        """End a slice: block if the client has to do something first, else wait for the next slice."""
+        with self.call.lock:
+            if self.stop_reason is None and self.needs_credit:
+                self.state, self.is_counted = State.BLOCKED, False
+            elif self.stop_reason is None and not self.call.buffer.has_room():
+                self.state = State.BLOCKED
+                self.call.blocked.append(self)
+            else:
+                self.state = State.WAITING
+            return self.state
+
+    def begin(self, cursor: Hits, lease: SnapshotLease) -> None:
+        """Start searching with a cursor."""
+        with self.call.lock:
+            self._cursor, self._lease = cursor, lease
+            if self.stop_reason is not None:
+                cursor.cancel()
+
+    @property
+    def has_begun(self) -> bool:
+        """It has a cursor."""
+        return self._cursor is not None
+
+    def search(self, seconds: float) -> bool:
+        """Search for about so long with the cursor, and send what is proven. Returns whether the query has ended."""
+        cursor, options = self._cursor, self.options
+        assert cursor is not None
+        if self.is_stale:
+            with self.call.lock:
+                self.stop(results.SNAPSHOT_EXPIRED)
+        if self.stop_reason is not None:
+            return self.end(self.stop_reason)
+        if not self.call.buffer.has_room():
+            return False
+        wanted = options.chunk_size
+        if self._credit is not None:
+            wanted = min(wanted, self._credit)
+            if wanted == 0:
+                return False
+        start = time.perf_counter()
+        ids, distances = self._unsent
+        if not len(ids):
+            ids, distances = cursor.next(wanted, budget=self._budget(seconds, cursor), eager=self._sent == 0)
+        payloads: Sequence[bytes] | None = None
+        if options.payloads:
+            payloads = self._payloads(ids)
+            fits = len(payloads)
+            self._unsent = ids[fits:], distances[fits:]
+            ids, distances = ids[:fits], distances[:fits]
+        self._worked += time.perf_counter() - start
+        if len(ids):
+            self._sent += len(ids)
+            if options.rerank is None:
+                self.after = float(distances[-1]), int(ids[-1])
+            with self.call.lock:
+                if self._credit is not None:
+                    self._credit -= len(ids)
+        reason = self._finished(cursor)
+        if reason is not None:
+            return self.end(reason, ids, distances, payloads)
+        if len(ids):
+            self.call.send(results.chunk(self.id, ids, distances, self._bound(cursor), payloads))
+        return False
+
+    def _finished(self, cursor: Hits) -> EndReason | None:
+        """Return why the query is over after a slice; None: it is not."""
+        options = self.options
+        if len(self._unsent[0]):
+            return None
+        if self._sent == options.k:
+            return results.COMPLETE
+        if cursor.exhausted:
+            return results.EXHAUSTED
+        if cursor.stop == "cancelled" and self.stop_reason is not None:
+            return self.stop_reason
+        if options.seconds is not None and self._worked >= options.seconds:
+            return results.BUDGET
+        if options.candidates is not None and cursor.stats.candidates >= options.candidates:
+            return results.BUDGET
+        return None
+
+    def _budget(self, seconds: float, cursor: Hits) -> Budget:
+        options, left = self.options, None
+        if options.seconds is not None:
+            seconds = max(min(seconds, options.seconds - self._worked), 1e-6)
+        if options.candidates is not None:
+            left = max(options.candidates - cursor.stats.candidates, 1)
+        return Budget(left, seconds)
+
+    def _payloads(self, ids: NDArray[np.uint64]) -> Sequence[bytes]:
+        """Return the payloads of the first ids, as many as go into a chunk."""
+        assert self._lease is not None
+        payloads: list[bytes] = []
+        size = 0
+        while len(payloads) < len(ids) and size < PAYLOAD_BYTES:
+            piece = self._lease.snapshot.payloads(ids[len(payloads) : len(payloads) + PAYLOADS_TOGETHER])
+            payloads += piece
+            size += sum(map(len, piece))
+        return payloads
+
+    def _bound(self, cursor: Hits) -> float:
+        """Return the least distance of anything that was not sent."""
+        bound = cursor.lower_bound
+        return min(float(self._unsent[1][0]), bound) if len(self._unsent[1]) else bound
+
+    def end(
+        self,
+        reason: EndReason,
+        ids: NDArray[np.uint64] = _NO_IDS,
+        distances: NDArray[np.float64] = _NO_DISTANCES,
+        payloads: Sequence[bytes] | None = None,
+        error: Exception | None = None,
+    ) -> bool:
+        """Send the last hits and the end. Returns True."""
+        bound, stats, guess, exact = -np.inf, NO_STATS, None, True
+        with self.call.lock:
+            cursor, self._cursor = self._cursor, None
+            self.state = State.ENDED
+        if cursor is not None:
+            with contextlib.closing(cursor):
+                bound, stats = self._bound(cursor), cursor.stats
+                exact = bool(getattr(cursor, "exact", True))
+                if reason == results.BUDGET and self.options.k is not None:
+                    guess = cursor.guess(min(self.options.k - self._sent, DEFAULT_CHUNK))
+        self._lease = None
+        finished = reason in (results.COMPLETE, results.EXHAUSTED)
+        resume = None if finished else self.after
+        end = End(self.id, reason, finished and exact, stats, self.elapsed, resume, error, guess)
+        self.call.send(results.chunk(self.id, ids, distances, bound, payloads, end))
+        return True

@@ -1,0 +1,135 @@
+"""Hits and ends of queries on their way to a client, and the message that they become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Stats
+from whamming.server.failures import failure_of
+from whamming.v1 import search_pb2
+from whamming.wire.columns import payload_list_column
+from whamming.wire.statistics import NO_STATS, add_statistics
+
+COMPLETE: Final = search_pb2.END_REASON_COMPLETE
+EXHAUSTED: Final = search_pb2.END_REASON_EXHAUSTED
+BUDGET: Final = search_pb2.END_REASON_BUDGET
+CANCELLED: Final = search_pb2.END_REASON_CANCELLED
+SNAPSHOT_EXPIRED: Final = search_pb2.END_REASON_SNAPSHOT_EXPIRED
+SHUTDOWN: Final = search_pb2.END_REASON_SHUTDOWN
+FAILED: Final = search_pb2.END_REASON_FAILED
+
+EndReason = search_pb2.EndReason
+
+CHUNK_BYTES: Final = 64
+"""What a chunk takes in a message beside its hits, about: its id, count and bound."""
+END_BYTES: Final = 64
+"""What an end takes, about."""
+
+
+class End(NamedTuple):
+    """Why and how a query ended."""
+
+    query_id: int
+    reason: EndReason
+    exact: bool = False
+    stats: Stats = NO_STATS
+    elapsed: float = 0.0
+    resume: tuple[float, int] | None = None
+    error: Exception | None = None
+    guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
+
+
+@dataclass(slots=True)
+class Results:
+    """Chunks of hits as columns, and the queries that end with them."""
+
+    query_ids: Sequence[int]
+    """One per chunk."""
+    counts: Sequence[int]
+    """Hits per chunk."""
+    ids: bytes
+    """uint64, little-endian; the hits of all chunks end to end."""
+    distances: bytes
+    """float64, likewise."""
+    bounds: Sequence[float]
+    """One per chunk."""
+    payloads: Sequence[bytes] | None = None
+    """One per hit; None: not asked for."""
+    ends: Sequence[End] = field(default=())
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes they take in a message."""
+        size = len(self.ids) + len(self.distances) + CHUNK_BYTES * len(self.counts) + END_BYTES * len(self.ends)
+        return size if self.payloads is None else size + sum(map(len, self.payloads)) + 4 * len(self.payloads)
+
+
+def chunk(
+    query_id: int,
+    ids: NDArray[np.uint64],
+    distances: NDArray[np.float64],
+    bound: float,
+    payloads: Sequence[bytes] | None = None,
+    end: End | None = None,
+) -> Results:
+    """Return the next hits of one query."""
+    data = ids.astype("<u8", copy=False).tobytes(), distances.astype("<f8", copy=False).tobytes()
+    return Results((query_id,), (len(ids),), *data, (bound,), payloads, () if end is None else (end,))
+
+
+def ends(ended: Sequence[End]) -> Results:
+    """Return the ends of queries without further hits."""
+    count = len(ended)
+    return Results([end.query_id for end in ended], [0] * count, b"", b"", [-math.inf] * count, None, ended)
+
+
+def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
+    """Return the message of some results, in their order."""
+    message = search_pb2.SearchResponse()
+    for some in results:
+        message.query_ids.extend(some.query_ids)
+        message.counts.extend(some.counts)
+        message.lower_bounds.extend(some.bounds)
+        if some.ends:
+            add_ends(message.ends, some.ends)
+    if len(results) == 1:
+        message.ids.uint64, message.distances = results[0].ids, results[0].distances
+    else:
+        message.ids.uint64 = b"".join([some.ids for some in results])
+        message.distances = b"".join([some.distances for some in results])
+    if any(some.payloads is not None for some in results):
+        payloads: list[bytes] = []
+        for some in results:
+            payloads += [b""] * sum(some.counts) if some.payloads is None else some.payloads
+        message.payloads.CopyFrom(payload_list_column(payloads))
+    return message
+
+
+def add_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
+    """Append ends to the columns of a message."""
+    message.query_ids.extend([end.query_id for end in ended])
+    message.reasons.extend([end.reason for end in ended])
+    message.exact.extend([end.exact for end in ended])
+    add_statistics(message.statistics, [end.stats for end in ended], [end.elapsed for end in ended])
+    for end in ended:
+        if end.resume is not None:
+            token = message.resumes.add(query_id=end.query_id).token
+            token.distance, token.id = end.resume
+        if end.error is not None:
+            fill_error(message.errors.add(query_id=end.query_id), end.error)
+        if end.guess is not None:
+            guess = message.guesses.add(query_id=end.query_id)
+            guess.ids.uint64 = end.guess[0].astype("<u8", copy=False).tobytes()
+            guess.distances = end.guess[1].astype("<f8", copy=False).tobytes()
+
+
+def fill_error(message: search_pb2.QueryError, error: Exception) -> None:
+    """Say why a query failed."""
+    why = failure_of(error)
+    message.code, message.reason, message.message, message.field = why.code, why.reason, why.message, why.field

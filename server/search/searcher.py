@@ -1,0 +1,242 @@
+"""What workers do: search a slice of one query, or several queries of a group in one call of the engine.
+
+Queries that want few hits from an index that is searched quickly form groups, whichever calls they came on. A group
+costs much less per query: the index is looked up, the snapshot taken and the costs rounded once, and the engine lets
+queries share passes over the codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from whamming.native import Batch, Costs
+from whamming.server.search import results
+from whamming.server.search.query import Hits, Query, SnapshotLease, State
+from whamming.server.search.request import Given, costs_of, joined
+from whamming.server.search.results import End, Results
+from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.storage import Database, Snapshot, StoredIndex
+from whamming.storage.reranking import Bound, Reranked, read_queries
+from whamming.wire.fields import FieldError, in_field
+
+QUICK_SECONDS: Final = 0.004
+"""Queries of an index form groups if each takes at most so long."""
+SWEEP_SECONDS: Final = 1.2e-9
+"""What a sweep takes per code and 64 bits, at worst."""
+MAX_INDEXES: Final = 10_000
+
+
+class Searcher:
+    """Searches one database with some worker threads. Any thread may call its methods."""
+
+    def __init__(self, database: Database, threads: int, slice_seconds: float, snapshot_seconds: float) -> None:
+        """Start the workers."""
+        self._database = database
+        self._snapshot_seconds = snapshot_seconds
+        self._quick: dict[str, bool] = {}
+        self._dispatching = False
+        self._scheduler = Scheduler(threads, slice_seconds, self._run)
+
+    def close(self) -> None:
+        """Stop the workers after the slices that they are running."""
+        self._scheduler.close()
+
+    def is_quick(self, index: str) -> bool:
+        """Return whether queries of an index form groups: it was searched before, and is small enough."""
+        return self._quick.get(index, False)
+
+    def submit(self, flow: Flow, queries: Sequence[Query]) -> None:
+        """Search new queries, after all that arrived at the same time are submitted. To be called in the event loop."""
+        self._scheduler.submit(flow, queries)
+        if not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        self._scheduler.dispatch()
+
+    def resume(self, queries: Sequence[Query]) -> None:
+        """Go on with queries that were blocked."""
+        for query in queries:
+            if not query.is_counted:
+                query.is_counted = True
+                self._scheduler.count_open(query.flow, 1)
+            self._scheduler.resume(query)
+
+    def _run(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
+        """Search queries of one group, or a slice of one query. Returns those that go on."""
+        first = queries[0]
+        if first.group is None:
+            return self._search_alone(first, seconds)
+        self._search_together(queries)
+        return ()
+
+    # -- one query with a cursor ---------------------------------------------------------------------------------------
+
+    def _search_alone(self, query: Query, seconds: float) -> Sequence[Query]:
+        if not query.take():
+            self._scheduler.count_open(query.flow, -1)
+            return ()
+        try:
+            if not query.has_begun:
+                self._begin(query)
+            ended = query.search(seconds)
+        except Exception as error:
+            ended = query.end(results.FAILED, error=error)
+        if ended:
+            self._scheduler.count_open(query.flow, -1)
+            return ()
+        state = query.leave()
+        if state is State.WAITING:
+            return (query,)
+        if query.needs_credit:
+            self._scheduler.count_open(query.flow, -1)
+        return ()
+
+    def _begin(self, query: Query) -> None:
+        request, options = query.request, query.options
+        index, snapshot = self._open(request.index)
+        request.check(index)
+        lease = SnapshotLease(snapshot, self._snapshot_seconds)
+        if options.rerank is not None:
+            query.begin(self._reranked(query, index, snapshot), lease)
+            return
+        given = request.given(slice(query.row, query.row + 1))
+        costs = costs_of(given, snapshot.settings, index.encoder, request.form)
+        query.begin(snapshot.view.cursor(costs[0], options.k, options.radius, options.plan, after=query.after), lease)
+
+    def _reranked(self, query: Query, index: StoredIndex, snapshot: Snapshot) -> Hits:
+        request, options, encoder = query.request, query.options, index.encoder
+        assert options.rerank is not None
+        vector = request.vector(query.row)
+        assert encoder is not None
+        with in_field("options.rerank"):
+            rows, factor = read_queries(snapshot.settings, vector, options.rerank, request.form)
+        k = len(snapshot) if options.k is None else options.k
+        if factor is None:
+            bound = Bound(encoder, rows[0])
+            cursor = snapshot.view.cursor(bound.costs, plan=options.plan)
+            return Reranked(snapshot, rows[0], cursor, k=k, bound=bound)
+        cursor = snapshot.view.cursor(encoder.costs(rows[0], request.form), k * factor, plan=options.plan)
+        return Reranked(snapshot, rows[0], cursor, k=k)
+
+    def _open(self, name: str) -> tuple[StoredIndex, Snapshot]:
+        if not name:
+            raise FieldError("index", "index is empty; give the name of an index")
+        with in_field("index"):
+            index = self._database.index(name)
+        snapshot = index.snapshot()
+        if len(self._quick) > MAX_INDEXES:
+            self._quick.clear()
+        self._quick[name] = len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS <= QUICK_SECONDS
+        return index, snapshot
+
+    # -- several queries in one call of the engine ---------------------------------------------------------------------
+
+    def _search_together(self, queries: Sequence[Query]) -> None:
+        wanted = [query for query in queries if query.take()]
+        if not wanted:
+            return
+        try:
+            index, snapshot = self._open(wanted[0].request.index)
+        except Exception as error:
+            for query in wanted:
+                query.end(results.FAILED, error=error)
+            return
+        checked = list(_checked(wanted, index))
+        for some, costs in _with_costs(checked, index):
+            self._search_group(some, costs, snapshot)
+
+    def _search_group(self, queries: Sequence[Query], costs: Costs, snapshot: Snapshot) -> None:
+        options = queries[0].options
+        assert options.k is not None
+        try:
+            batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
+            batch.run(0, len(queries))
+        except Exception as error:
+            for query in queries:
+                query.end(results.FAILED, error=error)
+            return
+        bound = math.inf if options.radius is None else options.radius
+        first = 0
+        for call, run in groupby(queries, key=attrgetter("call")):
+            same = list(run)
+            rows = slice(first, first + len(same))
+            first = rows.stop
+            call.send(_answers(same, batch, rows, options.k, bound, len(snapshot)))
+
+
+def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
+    """Yield the queries whose request fits the index; the others end."""
+    for request, run in groupby(queries, key=attrgetter("request")):
+        same = list(run)
+        try:
+            request.check(index)
+        except Exception as error:
+            for query in same:
+                query.end(results.FAILED, error=error)
+        else:
+            yield from same
+
+
+def _with_costs(queries: Sequence[Query], index: StoredIndex) -> Iterator[tuple[Sequence[Query], Costs]]:
+    """Yield queries with their costs: all together or, where one of them is refused, one by one."""
+    if not queries:
+        return
+    try:
+        given = joined(list(_given(queries)))
+        yield queries, costs_of(given, index.settings, index.encoder, queries[0].request.form)
+        return
+    except Exception as error:
+        if len(queries) == 1:
+            queries[0].end(results.FAILED, error=error)
+            return
+    for query in queries:
+        yield from _with_costs([query], index)
+
+
+def _given(queries: Sequence[Query]) -> Iterator[Given]:
+    """Yield the columns of queries; those of one request follow each other."""
+    for request, run in groupby(queries, key=attrgetter("request")):
+        rows = [query.row for query in run]
+        if rows[-1] - rows[0] + 1 == len(rows):
+            yield request.given(slice(rows[0], rows[-1] + 1))
+        else:  # some were stopped
+            for row in rows:
+                yield request.given(slice(row, row + 1))
+
+
+def _answers(queries: Sequence[Query], batch: Batch, rows: slice, k: int, radius: float, items: int) -> Results:
+    """Return all hits of some queries of one call, each of which ends with them; none for those stopped meanwhile."""
+    now = time.perf_counter()
+    counts: list[int] = batch.counts[rows].tolist()
+    stats = list(batch.stats[rows])
+    stopped = any(query.stop_reason is not None for query in queries)
+    if stopped:
+        counts = [0 if query.stop_reason is not None else count for query, count in zip(queries, counts, strict=True)]
+    ids, distances = batch.ids[rows], batch.distances[rows]
+    bounds, ended = [], []
+    for query, count, far, spent in zip(queries, counts, distances, stats, strict=True):
+        query.state = State.ENDED
+        elapsed = now - query.request.arrived
+        if query.stop_reason is not None:
+            bounds.append(-math.inf)
+            ended.append(End(query.id, query.stop_reason, False, spent, elapsed, query.after))
+            continue
+        full = count == k
+        bounds.append(float(far[count - 1]) if full else radius if count < items else math.inf)
+        ended.append(End(query.id, results.COMPLETE if full else results.EXHAUSTED, True, spent, elapsed))
+    if min(counts) < ids.shape[1]:
+        filled = np.arange(ids.shape[1]) < np.array(counts)[:, None]
+        ids, distances = ids[filled], distances[filled]
+    data = ids.astype("<u8", copy=False).tobytes(), distances.astype("<f8", copy=False).tobytes()
+    return Results([query.id for query in queries], counts, *data, bounds, None, ended)

@@ -1,0 +1,100 @@
+"""Results that wait to be sent on one call, bounded in bytes.
+
+Workers put results in; the call's coroutine takes them out, as many at a time as one message should carry. Queries
+look at :meth:`SendBuffer.has_room` before they search; a query that finds no room blocks until the client has read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Final
+
+from whamming.server.search.results import Results
+
+MESSAGE_BYTES: Final = 1 << 18
+"""Results are joined into one message up to about so many bytes."""
+
+
+class SendBuffer:
+    """A bounded queue of results. One coroutine takes; any thread may call the rest.
+
+    Everything is guarded by the lock of the call, which its queries share.
+    """
+
+    def __init__(self, limit: int, lock: threading.Lock) -> None:
+        """Start empty, with room for ``limit`` bytes. To be called in the call's event loop."""
+        self._limit = limit
+        self._lock = lock
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._waiting: deque[Results] = deque()
+        self._bytes = 0
+        self._reader: asyncio.Future[None] | None = None
+        self._finished = False
+        self._discarding = False
+        self._error: BaseException | None = None
+
+    def put(self, results: Results) -> None:
+        """Add results. Called with the lock held. Never refuses: whoever asks for room first keeps the limit, about."""
+        if not self._discarding:
+            self._waiting.append(results)
+            self._bytes += results.nbytes
+            self._wake()
+
+    def has_room(self) -> bool:
+        """Return whether a query may search for more."""
+        return self._bytes < self._limit
+
+    def discard(self) -> None:
+        """Drop everything, now and from now on: nobody reads any more."""
+        with self._lock:
+            self._discarding = True
+            self._waiting.clear()
+            self._bytes = 0
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Let :meth:`take` end: with an error at once, else after what waits. Called with the lock held."""
+        self._finished = True
+        self._error = self._error or error
+        self._wake()
+
+    async def take(self) -> list[Results]:
+        """Return the results of the next message; none at the end. Raises the error given to :meth:`finish`."""
+        while True:
+            with self._lock:
+                if self._error is not None:
+                    raise self._error
+                if self._waiting:
+                    return self._gather()
+                if self._finished:
+                    return []
+                reader = self._reader = self._loop.create_future()
+            await reader
+
+    def _gather(self) -> list[Results]:
+        first = self._waiting.popleft()
+        results, size = [first], first.nbytes
+        while self._waiting and size + (more := self._waiting[0].nbytes) <= MESSAGE_BYTES:
+            results.append(self._waiting.popleft())
+            size += more
+        self._bytes -= size
+        return results
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        if threading.get_ident() == self._thread:
+            _resolve(reader)
+            return
+        try:
+            self._loop.call_soon_threadsafe(_resolve, reader)
+        except RuntimeError:  # the loop is closed: nobody reads any more
+            self._discarding = True
+
+
+def _resolve(reader: asyncio.Future[None]) -> None:
+    if not reader.done():
+        reader.set_result(None)
