@@ -45,10 +45,14 @@ class Queries:
         )
         """There is one query, without a batch dimension."""
         given = [rows for rows in (self._codes, self._tables, self._vectors) if rows is not None]
+        if len(given) > 1:
+            raise InvalidArgumentError("give a code, a cost table or a vector, not several of them")
         count = len(given[0]) if given else 1
         if count == 1 and self._weights is not None and self._codes is not None:  # one code with several weights
             count = len(self._weights)
             self._codes = np.broadcast_to(self._codes, (count, self._codes.shape[1]))
+        if self._weights is not None and len(self._weights) not in (1, count):
+            raise InvalidArgumentError(f"{len(self._weights)} rows of weights for {count} queries; give one each")
         self._count = count
 
     def __len__(self) -> int:
