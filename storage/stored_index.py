@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
+from whamming.native.arguments import check_flag
 from whamming.native.costs import as_array, as_codes
 from whamming.storage.items.rows import Payloads, Rows, WriteBatch, as_ids
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
@@ -162,7 +163,7 @@ class StoredIndex(IndexVerbs):
         if not made.single:
             raise InvalidArgumentError(f"search takes one query, these are {len(made)}; use search_batch")
         snapshot = self.snapshot()
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=after, payloads=fetch))
 
     @verb
@@ -228,7 +229,7 @@ class StoredIndex(IndexVerbs):
             raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
         query, snapshot = queries[0], self.snapshot()
         wanted = len(snapshot) if k is None else check_k(k)
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         bound = None
         if factor is None:
             bound = Bound(encoder, query)

@@ -14,7 +14,7 @@ from whamming.storage import read_vectors
 from whamming.storage.vectors.arrays import as_vectors
 
 
-def column(*rows: Any) -> np.ndarray[Any, Any]:
+def column(*rows: Any) -> Any:
     """What ``np.asarray`` makes of a column of a table."""
     array = np.empty(len(rows), dtype=object)
     for number, row in enumerate(rows):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Budget, InvalidArgumentError, Plan
-from whamming.native.arguments import check_radius, checked_place
+from whamming.native.arguments import check_flag, check_radius, checked_place
 from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array
 from whamming.storage import Form, Rerank
@@ -110,7 +110,8 @@ def options_message(
 ) -> search_pb2.QueryOptions:
     """Pack what is wanted of a query."""
     check_radius(radius)
-    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=bool(payloads), radius=radius)
+    flag = check_flag("payloads", payloads)
+    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius)
     if k is not None:
         message.k = min(k, MAX_K)
     if credit is not None:
