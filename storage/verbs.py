@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
-from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.store.contents import Items, Snapshot
@@ -170,7 +170,7 @@ class IndexVerbs(Protocol):
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -207,7 +207,7 @@ class IndexVerbs(Protocol):
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,

@@ -18,7 +18,7 @@ from whamming import aio
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
 from whamming.remote.portal import Portal, next_or_none, shared_portal
 from whamming.remote.tls import Tls
-from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.items.rows import Payloads, Rows, WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.store.contents import Items, Snapshot
@@ -186,7 +186,7 @@ class RemoteIndex(IndexVerbs):
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -202,7 +202,7 @@ class RemoteIndex(IndexVerbs):
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,
