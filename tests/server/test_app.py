@@ -25,9 +25,10 @@ from tests.native.examples import make_codes
 from tests.server.collection import Collection
 from tests.server.conversation import COMPLETE, SHUTDOWN, Conversation, Options, reason_of
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
-from whamming import InvalidArgumentError, StorageError, aio
+from whamming import InvalidArgumentError, aio
 from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
+from whamming.server.listening import ListenError
 from whamming.storage import IndexSettings, WriterBusyError
 from whamming.v1.index_pb2 import GetIndexRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
@@ -98,7 +99,7 @@ async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
 async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")
-        with pytest.raises(StorageError, match=rf"{server.address} cannot be listened on.*another --listen"):
+        with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
 
@@ -112,7 +113,7 @@ def test_options_are_known() -> None:
 
 
 def test_processes_need_a_directory() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"workers = 2 with data = ':memory:'.*--data DIR"):
+    with pytest.raises(InvalidArgumentError, match=r"2 workers .*:memory: .*--data DIR"):
         serve.run(Config(data=":memory:", workers=2), lambda address: None)
 
 
