@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +104,21 @@ async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
+
+
+def test_a_port_that_this_user_may_not_listen_on() -> None:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
+        pytest.skip("every user may listen on every port here")
+    program = (
+        "import os; from whamming.server.listening import ListenError, check_listen\n"
+        "check_listen('127.0.0.1:0')  # whatever is loaded for it, while we may read it\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "try: check_listen('127.0.0.1:1')\n"
+        "except ListenError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "127.0.0.1:1: this user may not listen on that port" in done.stdout
+    assert "--listen" in done.stdout
 
 
 def test_options_are_known() -> None:
