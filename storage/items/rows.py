@@ -156,13 +156,13 @@ def as_ids(ids: ArrayLike) -> NDArray[np.uint64]:
         if all(isinstance(value, int | np.integer) for value in values):
             for row, value in enumerate(values):
                 if not 0 <= value < 2**64:
-                    raise InvalidArgumentError(f"id {value} of row {row}; ids are 0 to 2**64 - 1")
+                    raise InvalidArgumentError(f"id {value} of row {row}; ids are 0 to {2**64 - 1}")
             return values.astype(np.uint64)
     if array.dtype.kind not in "iu":
         raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers of 0 to 2**64 - 1")
     if array.dtype.kind == "i" and array.min() < 0:
         row = int(np.flatnonzero(array < 0)[0])
-        raise InvalidArgumentError(f"id {array[row]} of row {row}; ids are 0 to 2**64 - 1")
+        raise InvalidArgumentError(f"id {array[row]} of row {row}; ids are 0 to {2**64 - 1}")
     return np.array(array, dtype=np.uint64)
 
 

@@ -116,8 +116,8 @@ def test_ids_become_a_copy_of_their_own(ids: Any) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, -1], "id -1 of row 1; ids are 0 to 2"),
-        (np.array([-5], dtype=np.int16), "id -5 of row 0; ids are 0 to 2"),
+        ([1, -1], "id -1 of row 1; ids are 0 to 18446744073709551615"),
+        (np.array([-5], dtype=np.int16), "id -5 of row 0; ids are 0 to 18446744073709551615"),
         ([2**64], "id 18446744073709551616 of row 0"),
         ([2**64 - 1, -3], "id -3 of row 1"),
         ([1.5], "dtype float64; they must be integers"),
