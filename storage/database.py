@@ -50,7 +50,7 @@ from whamming.storage.stored_index import ENCODER_FILE, StoredIndex
 from whamming.storage.vectors.encoders import Encoder, Kind
 from whamming.storage.vectors.fitting import fit
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MARK: Final = "whamming.json"
 _LOCK: Final = "writer.lock"
 MEMORY: Final = ":memory:"

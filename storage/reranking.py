@@ -30,7 +30,7 @@ from whamming.native import Answer, Budget, Costs, Cursor, Hit, InvalidArgumentE
 from whamming.native.cursor import UNLIMITED, Payloads, as_whole
 from whamming.native.view import padded
 from whamming.storage.settings import IndexSettings
-from whamming.storage.store.contents import Snapshot
+from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.vectors.arrays import as_vectors, blocks
 from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import measure

@@ -6,19 +6,22 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
+from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.items.rows import Rows, WriteBatch, as_ids
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows, as_ids
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
+from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CorruptStoreError, StorageError
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
 from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
@@ -65,7 +68,7 @@ class StoredIndex:
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -76,7 +79,8 @@ class StoredIndex:
         ----------
         ids : ``uint64 [n]``. Of an id that repeats, the last item counts.
         codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
-        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none.
+        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none. A list, or a column of
+            them (:class:`whamming.storage.Payloads`).
         vectors : instead of codes, what the index's encoder makes them of: ``[n, dim]``, float32, float16, float64,
             int8 or uint8.
         durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.
@@ -87,7 +91,7 @@ class StoredIndex:
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,
@@ -106,11 +110,18 @@ class StoredIndex:
             kept = pack_vectors(rows, settings.keep_vectors)
             rows = unpack_vectors(kept, settings.keep_vectors)
         made = settings.from_engine(encoder.encode(rows))
-        return WriteBatch.of(settings, ids, made, payloads, deletes, kept=kept)
+        return WriteBatch.of(settings, ids, made, payloads, deletes, vectors=kept)
 
-    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> None:
-        """Remove items; ids that do not exist are ignored."""
-        self.write(self.batch(deletes=ids), durability)
+    def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
+        """Remove items; ids that do not exist are ignored. Returns how many of the ids existed.
+
+        They are counted just before the write. If another thread or client writes the same ids at the same moment, the
+        number may differ from what this delete removed: of two that delete the same id, both may count it.
+        """
+        batch = self.batch(deletes=ids)
+        existing = int(self.snapshot().exists(np.unique(batch.deletes)).sum())
+        self.write(batch, durability)
+        return existing
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
         """Apply upserts and deletes together."""
@@ -124,7 +135,7 @@ class StoredIndex:
 
     def snapshot(self) -> Snapshot:
         """Return an immutable view of the index as it is now."""
-        return self.store.snapshot().shown()
+        return self.store.snapshot()
 
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items as they are now, in no particular order, in pieces of at most ``size``.
@@ -313,75 +324,6 @@ class StoredIndex:
         self.closed = True
         with self._closing:
             self.store.close()
-
-
-class Hits(Protocol):
-    """Where a search's hits come from."""
-
-    def __next__(self) -> Hit:
-        """Return the next hit."""
-
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the next ``n`` hits."""
-
-    @property
-    def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this."""
-
-    @property
-    def stats(self) -> Stats:
-        """What it has cost so far."""
-
-    def close(self) -> None:
-        """Free what it holds."""
-
-
-class Search:
-    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
-
-    def __init__(self, snapshot: Snapshot, cursor: Hits) -> None:
-        """Start; prefer :meth:`StoredIndex.search`."""
-        self._snapshot = snapshot
-        self._cursor = cursor
-
-    def __enter__(self) -> Self:
-        """Return the search itself."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the search."""
-        self.close()
-
-    def __iter__(self) -> Iterator[Hit]:
-        """Return the search itself."""
-        return self
-
-    def __next__(self) -> Hit:
-        """Return the next hit, as soon as it is proven."""
-        return next(self._cursor)
-
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out."""
-        return self._cursor.next(n, budget=budget)
-
-    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
-        return self._cursor.next(len(self._snapshot))
-
-    @property
-    def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity when all were. Minus infinity where a search is
-        ranked again by a factor: nothing is known of the rest."""
-        return self._cursor.lower_bound
-
-    @property
-    def stats(self) -> Stats:
-        """What the search has cost so far."""
-        return self._cursor.stats
-
-    def close(self) -> None:
-        """Free what the search holds. Closing twice is fine."""
-        self._cursor.close()
 
 
 def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:

@@ -13,7 +13,7 @@ from whamming.native import Buckets, InvalidArgumentError, Plan, Stats, Tables
 from whamming.native.costs import check_bits
 from whamming.native.cursor import as_whole
 from whamming.storage import BitOrder, Durability, IndexSettings, Rows, StoreStats
-from whamming.storage.items.rows import Payloads
+from whamming.storage.items.payloads import Payloads
 from whamming.storage.settings import KeptVectors, Metric, check_choice
 from whamming.storage.vectors.encoders import Encoder, Form, Kind
 from whamming.v1 import index_pb2, item_pb2, search_pb2

@@ -33,8 +33,7 @@ from whamming import (
     StoredIndex,
 )
 from whamming.native import Plan
-from whamming.storage import AlreadyExistsError, ClosedError, IndexSettings, NotFoundError
-from whamming.storage.stored_index import Search
+from whamming.storage import AlreadyExistsError, ClosedError, IndexSettings, NotFoundError, Search
 
 AnyDatabase = Database | RemoteDatabase | AioDatabase
 AnyIndex = StoredIndex | RemoteIndex | AioIndex
