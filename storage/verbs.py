@@ -22,11 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
-from whamming.storage.items.rows import Payloads, Rows, WriteBatch
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.encoders import Encoder, Form, Kind
 
 MethodT = TypeVar("MethodT")
@@ -200,7 +202,8 @@ class IndexVerbs(Protocol):
 
         Returns
         -------
-        How many of the ids existed.
+        How many of the ids existed. They are counted just before the write: if others write the same ids at the same
+        moment, the number may differ from what this delete removed.
         """
 
     def batch(

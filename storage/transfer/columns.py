@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole
-from whamming.storage.items.rows import Payloads, as_ids
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
 
 BATCH: Final = 10_000
