@@ -73,7 +73,7 @@ def _read_mark(mark: Path, store: str | None) -> str:
         raise FormatError(f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming")
     if values["format"] < FORMAT:
         raise FormatError(
-            f"{path} has format {values['format']}; this version reads {FORMAT} only: import the items into a new database"
+            f"{path} has format {values['format']}; this version reads {FORMAT}: import its items into a new database"
         )
     kept_in = str(values.get("store", DEFAULT_STORE))
     if store not in (None, kept_in):
