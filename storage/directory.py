@@ -33,7 +33,7 @@ from whamming.storage.storage_errors import (
 )
 from whamming.storage.store.protocol import backend
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MARK: Final = "whamming.json"
 _LOCK: Final = "writer.lock"
 DEFAULT_STORE: Final = "lmdb"
@@ -71,6 +71,10 @@ def _read_mark(mark: Path, store: str | None) -> str:
         raise FormatError(f"{mark} does not say what format the database has; restore it from a backup")
     if values["format"] > FORMAT:
         raise FormatError(f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming")
+    if values["format"] < FORMAT:
+        raise FormatError(
+            f"{path} has format {values['format']}; this version reads {FORMAT}: import its items into a new database"
+        )
     kept_in = str(values.get("store", DEFAULT_STORE))
     if store not in (None, kept_in):
         raise FormatError(f"{path} is kept in the store {kept_in!r}, not {store!r}; leave the store out")

@@ -6,24 +6,27 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
+from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.items.rows import Payloads, Rows, WriteBatch, as_ids
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows, as_ids
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
+from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CorruptStoreError, StorageError
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
 from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
-from whamming.storage.verbs import IndexVerbs, SearchVerbs, verb
+from whamming.storage.verbs import IndexVerbs, verb
 
 ENCODER_FILE: Final = "encoder"
 """In the directory of an index."""
@@ -114,14 +117,14 @@ class StoredIndex(IndexVerbs):
             kept = pack_vectors(rows, settings.keep_vectors)
             rows = unpack_vectors(kept, settings.keep_vectors)
         made = settings.from_engine(encoder.encode(rows))
-        return WriteBatch.of(settings, ids, made, payloads, deletes, kept=kept)
+        return WriteBatch.of(settings, ids, made, payloads, deletes, vectors=kept)
 
     @verb
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
-        unwanted = np.unique(as_ids(ids))
-        existed = int(self.get(unwanted).found.sum())
-        self.write(self.batch(deletes=unwanted), durability)
-        return existed
+        batch = self.batch(deletes=ids)
+        existing = int(self.snapshot().exists(np.unique(batch.deletes)).sum())
+        self.write(batch, durability)
+        return existing
 
     @verb
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
@@ -135,7 +138,7 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def snapshot(self) -> Snapshot:
-        return self.store.snapshot().shown()
+        return self.store.snapshot()
 
     @verb
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
@@ -297,74 +300,6 @@ class StoredIndex(IndexVerbs):
         self.closed = True
         with self._closing:
             self.store.close()
-
-
-class Hits(Protocol):
-    """Where a search's hits come from."""
-
-    def __next__(self) -> Hit:
-        """Return the next hit."""
-
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the next ``n`` hits."""
-
-    @property
-    def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this."""
-
-    @property
-    def stats(self) -> Stats:
-        """What it has cost so far."""
-
-    def close(self) -> None:
-        """Free what it holds."""
-
-
-class Search(SearchVerbs):
-    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
-
-    def __init__(self, snapshot: Snapshot, cursor: Hits) -> None:
-        """Start; prefer :meth:`StoredIndex.search`."""
-        self._snapshot = snapshot
-        self._cursor = cursor
-
-    @verb
-    def __enter__(self) -> Self:
-        return self
-
-    @verb
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @verb
-    def __iter__(self) -> Iterator[Hit]:
-        return self
-
-    @verb
-    def __next__(self) -> Hit:
-        return next(self._cursor)
-
-    @verb
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        return self._cursor.next(n, budget=budget)
-
-    @verb
-    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        return self._cursor.next(len(self._snapshot))
-
-    @property
-    @verb
-    def lower_bound(self) -> float:
-        return self._cursor.lower_bound
-
-    @property
-    @verb
-    def stats(self) -> Stats:
-        return self._cursor.stats
-
-    @verb
-    def close(self) -> None:
-        self._cursor.close()
 
 
 def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:

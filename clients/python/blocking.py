@@ -18,11 +18,13 @@ from whamming import aio
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
 from whamming.remote.portal import Portal, next_or_none, shared_portal
 from whamming.remote.tls import Tls
-from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.encoders import Encoder, Form, Kind
 from whamming.storage.verbs import DatabaseVerbs, IndexVerbs, SearchVerbs, verb
 
@@ -186,7 +188,7 @@ class RemoteIndex(IndexVerbs):
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -202,7 +204,7 @@ class RemoteIndex(IndexVerbs):
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,

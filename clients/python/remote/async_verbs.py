@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
-from whamming.storage.items.rows import Rows, WriteBatch
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.encoders import Encoder, Form, Kind
 
 
@@ -148,7 +150,7 @@ class AsyncIndexVerbs(Protocol):
         self,
         ids: ArrayLike,
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         *,
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
@@ -162,7 +164,8 @@ class AsyncIndexVerbs(Protocol):
         ----------
         ids : ``uint64 [n]``. If an id repeats, its last item counts.
         codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
-        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none.
+        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none. A list, or the column
+            that :meth:`scan` gives.
         vectors : instead of codes, vectors for the index's encoder: ``[n, dim]``, float32, float16, float64, int8 or
             uint8.
         durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.
@@ -178,14 +181,15 @@ class AsyncIndexVerbs(Protocol):
 
         Returns
         -------
-        How many of the ids existed.
+        How many of the ids existed. They are counted just before the write: if others write the same ids at the same
+        moment, the number may differ from what this delete removed.
         """
 
     async def batch(
         self,
         ids: ArrayLike = (),
         codes: ArrayLike | None = None,
-        payloads: Sequence[bytes | None] | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
         deletes: ArrayLike = (),
         *,
         vectors: ArrayLike | None = None,

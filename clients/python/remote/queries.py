@@ -52,7 +52,9 @@ class Queries:
             count = len(self._weights)
             self._codes = np.broadcast_to(self._codes, (count, self._codes.shape[1]))
         if self._weights is not None and len(self._weights) not in (1, count):
-            raise InvalidArgumentError(f"{len(self._weights)} rows of weights for {count} queries; give one each")
+            raise InvalidArgumentError(
+                f"the weights have {len(self._weights)} rows for {count} queries; give one row each, or one for all"
+            )
         self._count = count
 
     def __len__(self) -> int:

@@ -12,7 +12,8 @@ from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole, check_flag
 from whamming.native.costs import as_array
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
-from whamming.storage.items.rows import as_ids, as_payloads
+from whamming.storage.items.payloads import as_payloads
+from whamming.storage.items.rows import as_ids
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.v1 import index_pb2, item_pb2
 from whamming.wire.columns import id_column, matrix, payload_column
@@ -135,7 +136,7 @@ def _item_messages(
     packed = as_payloads(payloads, count)
     sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns.values()), dtype=np.int64)
     if packed is not None:
-        sizes += 4 + packed.lengths.astype(np.int64)
+        sizes += 4 + packed.lengths().astype(np.int64)
     ends = np.cumsum(sizes)
     first = 0
     while first < count:

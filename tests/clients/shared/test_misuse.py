@@ -25,7 +25,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "bit order": (
         lambda db, _: db.create_index("x", 8, bit_order="middle"),  # type: ignore[arg-type]
         InvalidArgumentError,
-        "bit_order = 'middle'.*little.*big",
+        "bit_order = 'middle'; choose one of .*little.*big",
     ),
     "tables": (lambda db, _: db.create_index("x", 8, tables="two"), InvalidArgumentError, "tables = 'two'"),  # type: ignore[arg-type]
     "buckets": (lambda db, _: db.create_index("x", 8, buckets="big"), InvalidArgumentError, "buckets = 'big'"),  # type: ignore[arg-type]
@@ -34,11 +34,11 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "no such name": (lambda db, _: db.index("a b"), InvalidArgumentError, "index name 'a b'"),
     "no index to drop": (lambda db, _: db.drop_index("absent"), NotFoundError, "no index 'absent'"),
     "narrow codes": (lambda _, i: i.upsert([1], [[1]]), InvalidArgumentError, "codes have dtype int64, not uint8"),
-    "few codes": (lambda _, i: i.upsert([1, 2, 3], ZEROS), InvalidArgumentError, "(?=.*3 ids)(?=.*2)"),
+    "few codes": (lambda _, i: i.upsert([1, 2, 3], ZEROS), InvalidArgumentError, "3 ids"),
     "wide codes": (
         lambda _, i: i.upsert([1], np.zeros((1, 3), dtype=np.uint8)),
         InvalidArgumentError,
-        "(?=.*3)(?=.*13 bits)(?=.*2)",
+        "13 bits",
     ),
     "negative id": (lambda _, i: i.upsert([1, -2], ZEROS), InvalidArgumentError, "id -2 of row 1; ids are 0 to"),
     "large id": (lambda _, i: i.upsert([1, 2**64], ZEROS), InvalidArgumentError, "id 18446744073709551616 of row 1"),
@@ -55,19 +55,19 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "no size": (lambda _, i: list(i.scan(0)), InvalidArgumentError, "size = 0; it must be 1 or more"),
     "negative size": (lambda _, i: list(i.scan(-1)), InvalidArgumentError, "size = -1; it must be 1 or more"),
     "half a size": (lambda _, i: list(i.scan(1.5)), InvalidArgumentError, "size = 1.5; .*whole"),  # type: ignore[arg-type]
-    "no query": (lambda _, i: list(i.search()), InvalidArgumentError, "code.*cost table"),
+    "no query": (lambda _, i: list(i.search()), InvalidArgumentError, "code.* cost table"),
     "two costs": (
         lambda _, i: list(i.search(ZERO, table=np.ones((13, 2)))),
         InvalidArgumentError,
-        "cost table.*code|code.*cost table",
+        "cost table.* code|code.* cost table",
     ),
-    "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "(?=.*codes)(?=.*1)(?=.*13 bits)"),
+    "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "13 bits"),
     "code of booleans": (lambda _, i: list(i.search(np.zeros(13, bool))), InvalidArgumentError, "dtype bool"),
     "two codes": (lambda _, i: list(i.search(ZEROS)), InvalidArgumentError, "one query, these are 2; use search_batch"),
     "few weights": (
         lambda _, i: list(i.search(ZERO, weights=[1.0])),
         InvalidArgumentError,
-        "weights.*1.*(13|bits)",
+        "13 bits",
     ),
     "bad weight": (
         lambda _, i: list(i.search(ZERO, weights=[math.nan] * 13)),
@@ -95,7 +95,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         "codes are no array of numbers",
     ),
     "endless cost": (lambda _, i: list(i.search(table=np.full((13, 2), math.inf))), InvalidArgumentError, "inf"),
-    "table": (lambda _, i: list(i.search(table=np.ones((12, 2)))), InvalidArgumentError, "12|24"),
+    "table": (lambda _, i: list(i.search(table=np.ones((12, 2)))), InvalidArgumentError, "13"),
     "negative k": (lambda _, i: list(i.search(ZERO, k=-1)), InvalidArgumentError, "k = -1; it must be 0 or more"),
     "half a k": (lambda _, i: list(i.search(ZERO, k=1.5)), InvalidArgumentError, "k = 1.5; .*whole"),  # type: ignore[arg-type]
     "no radius": (lambda _, i: list(i.search(ZERO, radius=math.nan)), InvalidArgumentError, "radius = nan"),
@@ -130,7 +130,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "weights of others": (
         lambda _, i: i.search_batch(ZEROS, np.ones((3, 13))),
         InvalidArgumentError,
-        "3",
+        "3 rows",
     ),
 }
 
