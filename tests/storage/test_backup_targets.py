@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,17 +135,21 @@ def test_a_directory_that_this_process_has_open(database: Database, home: Path) 
         assert len(again.index("docs")) == 2
 
 
-def test_a_forked_process_is_another_one(database: Database, home: Path) -> None:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            whamming.open("data")
-        except WriterBusyError as error:
-            os.write(writer, str(error).encode())
-        finally:
+FORKED = """
+    import os, whamming
+    with whamming.open("forked"):
+        child = os.fork()
+        if child == 0:
+            try:
+                whamming.open("forked")
+            except whamming.StorageError as error:
+                print(type(error).__name__, error, flush=True)
             os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        assert "another process" in told.read()
-    os.waitpid(child, 0)
+        os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_is_another_one(home: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(FORKED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=home)
+    assert done.stdout.startswith("WriterBusyError another process"), done
