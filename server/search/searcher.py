@@ -98,7 +98,7 @@ class Searcher:
         state = query.leave()
         if state is State.WAITING:
             return (query,)
-        if query.needs_credit:
+        if state is State.BLOCKED_ON_CREDIT:
             self._scheduler.count_open(query.flow, -1)
         return ()
 
