@@ -212,13 +212,21 @@ class Query:
 
     # -- from a worker -------------------------------------------------------------------------------------------------
 
-    def take(self) -> bool:
-        """Begin a slice. Returns False where the query has ended meanwhile."""
+    def take(self, *, needs_room: bool = False) -> bool:
+        """Begin a slice. Returns False where the query has ended, or where it needs room in the buffer and blocks."""
         with self.call.lock:
             if self.state is State.ENDED:
                 return False
+            if needs_room and self.stop_reason is None and not self.call.buffer.has_room():
+                self._block_on_buffer()
+                return False
             self.state = State.SEARCHING
             return True
+
+    def finish(self) -> EndReason | None:
+        """End a query of a group whose hits are found, with the lock held. Returns why it was stopped, if it was."""
+        self.state = State.ENDED
+        return self.stop_reason
 
     def leave(self) -> State:
         """End a slice: block if the client has to do something first, else wait for the next slice."""
@@ -226,11 +234,14 @@ class Query:
             if self.stop_reason is None and self.needs_credit:
                 self.state, self.is_counted = State.BLOCKED_ON_CREDIT, False
             elif self.stop_reason is None and not self.call.buffer.has_room():
-                self.state = State.BLOCKED_ON_BUFFER
-                self.call.blocked.append(self)
+                self._block_on_buffer()
             else:
                 self.state = State.WAITING
             return self.state
+
+    def _block_on_buffer(self) -> None:
+        self.state = State.BLOCKED_ON_BUFFER
+        self.call.blocked.append(self)
 
     def begin(self, cursor: Hits, lease: SnapshotLease) -> None:
         """Start searching with a cursor."""
