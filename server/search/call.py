@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from whamming.server.search import results
 from whamming.server.search.options import options_of
-from whamming.server.search.query import Query
+from whamming.server.search.query import Query, State
 from whamming.server.search.request import QueryRequest
 from whamming.server.search.results import End, EndReason, Results, response
 from whamming.server.search.scheduler import Flow
@@ -207,7 +207,7 @@ class SearchCall:
             return
         with self.lock:
             blocked, self.blocked = self.blocked, []
-            woken = [query for query in blocked if query.wake()]
+            woken = [query for query in blocked if query.wake(State.BLOCKED_ON_BUFFER)]
         self._searcher.resume(woken)
 
     def _finish_if_done(self) -> None:

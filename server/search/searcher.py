@@ -65,8 +65,13 @@ class Searcher:
         self._scheduler.dispatch()
 
     def resume(self, queries: Sequence[Query]) -> None:
-        """Go on with queries that were blocked."""
+        """Go on with queries of one call that were blocked. To be called in the event loop."""
+        fresh = [query for query in queries if query.group is not None]
+        if fresh:
+            self.submit(fresh[0].flow, fresh)
         for query in queries:
+            if query.group is not None:
+                continue
             if not query.is_counted:
                 query.is_counted = True
                 self._scheduler.count_open(query.flow, 1)
@@ -98,7 +103,7 @@ class Searcher:
         state = query.leave()
         if state is State.WAITING:
             return (query,)
-        if query.needs_credit:
+        if state is State.BLOCKED_ON_CREDIT:
             self._scheduler.count_open(query.flow, -1)
         return ()
 
@@ -143,7 +148,7 @@ class Searcher:
     # -- several queries in one call of the engine ---------------------------------------------------------------------
 
     def _search_together(self, queries: Sequence[Query]) -> None:
-        wanted = [query for query in queries if query.take()]
+        wanted = [query for query in queries if query.take(needs_room=True)]
         if not wanted:
             return
         try:
@@ -172,7 +177,11 @@ class Searcher:
             same = list(run)
             rows = slice(first, first + len(same))
             first = rows.stop
-            call.send(_answers(same, batch, rows, options.k, bound, len(snapshot)))
+            try:
+                call.send(_answers(same, batch, rows, options.k, bound, len(snapshot)))
+            except Exception as error:
+                for query in same:
+                    query.end(results.FAILED, error=error)
 
 
 def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
@@ -218,19 +227,19 @@ def _given(queries: Sequence[Query]) -> Iterator[Given]:
 def _answers(queries: Sequence[Query], batch: Batch, rows: slice, k: int, radius: float, items: int) -> Results:
     """Return all hits of some queries of one call, each of which ends with them; none for those stopped meanwhile."""
     now = time.perf_counter()
+    with queries[0].call.lock:  # a stop comes before this, or too late
+        stops = [query.finish() for query in queries]
     counts: list[int] = batch.counts[rows].tolist()
     stats = list(batch.stats[rows])
-    stopped = any(query.stop_reason is not None for query in queries)
-    if stopped:
-        counts = [0 if query.stop_reason is not None else count for query, count in zip(queries, counts, strict=True)]
+    if any(stops):
+        counts = [0 if stop else count for stop, count in zip(stops, counts, strict=True)]
     ids, distances = batch.ids[rows], batch.distances[rows]
     bounds, ended = [], []
-    for query, count, far, spent in zip(queries, counts, distances, stats, strict=True):
-        query.state = State.ENDED
+    for query, stop, count, far, spent in zip(queries, stops, counts, distances, stats, strict=True):
         elapsed = now - query.request.arrived
-        if query.stop_reason is not None:
+        if stop is not None:
             bounds.append(-math.inf)
-            ended.append(End(query.id, query.stop_reason, False, spent, elapsed, query.after))
+            ended.append(End(query.id, stop, False, spent, elapsed, query.after))
             continue
         full = count == k
         bounds.append(float(far[count - 1]) if full else radius if count < items else math.inf)
