@@ -11,9 +11,6 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("native", "storage", "server", "protos", "clients")
 SUFFIXES = {".py", ".pyi", ".c", ".h", ".proto"}
 EXCEPTIONS = {
-    "clients/python/aio.py",
-    "server/search/queries.py",
-    "server/search/searching.py",
     "storage/files/lmdb_store.py",
     "storage/files/pages.py",
 }
