@@ -154,9 +154,9 @@ def _reason(error: Exception) -> str:
     """Return what is wrong with a file, without what NumPy tells programmers of its arguments."""
     if isinstance(error, KeyError):
         return f"it has no array {str(error.args[0]).split()[0]}"
-    if "pickle" in str(error) or "Python objects" in str(error):
-        return "it holds lists or other Python objects; save one array of numbers, such as np.stack(column)"
-    return str(error)
+    if "Python objects in dtype" in str(error) or "Object arrays cannot be loaded" in str(error):
+        return "it holds lists or other Python objects; save one array of numbers, as numpy.stack makes of a column"
+    return "it is not an array of numbers" if "pickle" in str(error) else str(error)
 
 
 _SUFFIXES: Final = (".npz", ".npy", ".fvecs", ".bvecs")
