@@ -80,7 +80,7 @@ class StoredIndex(IndexVerbs):
 
     def __repr__(self) -> str:
         """Describe the index in a line."""
-        return f"StoredIndex({self.name!r}, {self.settings.bits} bits)"
+        return f"StoredIndex({self.name!r}, {self.settings.bits} bits{', closed' if self.closed else ''})"
 
     @verb
     def upsert(

@@ -66,5 +66,5 @@ def test_everywhere_that_vectors_go() -> None:
 
 def test_a_file_of_lists(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", column(ROW, ROW), allow_pickle=True)
-    with pytest.raises(InvalidArgumentError, match="Python objects.*stack"):
+    with pytest.raises(InvalidArgumentError, match=r"Python objects.*stack"):
         read_vectors(tmp_path / "vectors.npy")
