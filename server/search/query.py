@@ -217,8 +217,12 @@ class Query:
             self.state = State.SEARCHING
             return True
 
-    def leave(self) -> State:
-        """End a slice: block if the client has to do something first, else wait for the next slice."""
+    def leave(self) -> tuple[State, bool]:
+        """End a slice: block if the client has to do something first, else wait for the next slice.
+
+        Returns the new state, and whether the query still counts as open. Both may have changed by the time that they
+        are looked at: a grant can wake the query at once.
+        """
         with self.call.lock:
             if self.stop_reason is None and self.needs_credit:
                 self.state, self.is_counted = State.BLOCKED, False
@@ -227,7 +231,7 @@ class Query:
                 self.call.blocked.append(self)
             else:
                 self.state = State.WAITING
-            return self.state
+            return self.state, self.is_counted
 
     def begin(self, cursor: Hits, lease: SnapshotLease) -> None:
         """Start searching with a cursor."""

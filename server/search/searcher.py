@@ -95,10 +95,10 @@ class Searcher:
         if ended:
             self._scheduler.count_open(query.flow, -1)
             return ()
-        state = query.leave()
+        state, is_counted = query.leave()
         if state is State.WAITING:
             return (query,)
-        if query.needs_credit:
+        if not is_counted:
             self._scheduler.count_open(query.flow, -1)
         return ()
 
@@ -220,17 +220,17 @@ def _answers(queries: Sequence[Query], batch: Batch, rows: slice, k: int, radius
     now = time.perf_counter()
     counts: list[int] = batch.counts[rows].tolist()
     stats = list(batch.stats[rows])
-    stopped = any(query.stop_reason is not None for query in queries)
-    if stopped:
-        counts = [0 if query.stop_reason is not None else count for query, count in zip(queries, counts, strict=True)]
+    reasons = [query.stop_reason for query in queries]  # read once: queries may be stopped while this runs
+    if any(reasons):
+        counts = [0 if reason else count for reason, count in zip(reasons, counts, strict=True)]
     ids, distances = batch.ids[rows], batch.distances[rows]
     bounds, ended = [], []
-    for query, count, far, spent in zip(queries, counts, distances, stats, strict=True):
+    for query, reason, count, far, spent in zip(queries, reasons, counts, distances, stats, strict=True):
         query.state = State.ENDED
         elapsed = now - query.request.arrived
-        if query.stop_reason is not None:
+        if reason is not None:
             bounds.append(-math.inf)
-            ended.append(End(query.id, query.stop_reason, False, spent, elapsed, query.after))
+            ended.append(End(query.id, reason, False, spent, elapsed, query.after))
             continue
         full = count == k
         bounds.append(float(far[count - 1]) if full else radius if count < items else math.inf)
