@@ -124,7 +124,7 @@ class QueryRequest:
                 )
             codes = np.frombuffer(message.codes, dtype=np.uint8).reshape(count, width)
         if message.HasField("weights"):
-            weights = _costs_matrix(message.weights, "weights", bits, "one per bit")
+            weights = _costs_matrix(message.weights, "weights", bits, bits)
             if len(weights) not in (1, count):
                 raise FieldError(
                     "weights", f"weights has {len(weights)} rows for {count} queries; give one each, or one for all"
@@ -133,7 +133,7 @@ class QueryRequest:
         if message.HasField("tables"):
             if codes is not None or weights is not None:
                 raise FieldError("tables", "queries have cost tables and codes or weights; give one or the other")
-            tables = _costs_matrix(message.tables, "tables", 2 * bits, "two per bit")
+            tables = _costs_matrix(message.tables, "tables", 2 * bits, bits)
             _check_rows("tables", tables, count)
         if message.HasField("vectors"):
             if codes is not None or tables is not None:
@@ -210,12 +210,12 @@ def need_encoder(index: StoredIndex) -> Encoder:
     return index.encoder
 
 
-def _costs_matrix(message: Any, field: str, columns: int, rule: str) -> NDArray[Any]:
+def _costs_matrix(message: Any, field: str, columns: int, bits: int) -> NDArray[Any]:
     rows = matrix_of(message, field)
     if rows.dtype not in _FLOATS:
         raise FieldError(f"{field}.type", f"{field} has numbers of type {rows.dtype.name}; use float64 or float32")
     if rows.shape[1] != columns:
-        raise FieldError(field, f"{field} has {rows.shape[1]} columns; it must have {columns}: {rule}")
+        raise FieldError(field, f"{field} has {rows.shape[1]} columns; codes of {bits} bits need {columns}")
     return rows
 
 

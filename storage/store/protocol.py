@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from whamming.native import InvalidArgumentError
-from whamming.storage.items.rows import WriteBatch
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability, IndexSettings
-from whamming.storage.store.contents import Snapshot
+from whamming.storage.store.snapshot import Snapshot
 
 Progress = Callable[[float], None]
 """Called now and then with the share done, 0.0 to 1.0."""

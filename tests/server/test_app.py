@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,9 +31,11 @@ from tests.server.columns import pack_ids
 from tests.server.conversation import Conversation, end_of, reason_of
 from tests.server.questions import Options
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
-from whamming import InvalidArgumentError, StorageError, aio
+from whamming import InvalidArgumentError
+from whamming.remote.channel import OPTIONS
 from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
+from whamming.server.listening import ListenError
 from whamming.storage import IndexSettings, WriterBusyError
 from whamming.v1.index_pb2 import GetIndexRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
@@ -102,21 +106,36 @@ async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
 async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")
-        with pytest.raises(StorageError, match=rf"{server.address} cannot be listened on.*another --listen"):
+        with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
+
+
+def test_a_port_that_this_user_may_not_listen_on() -> None:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
+        pytest.skip("every user may listen on every port here")
+    program = (
+        "import os; from whamming.server.listening import ListenError, check_listen\n"
+        "check_listen('127.0.0.1:0')  # whatever is loaded for it, while we may read it\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "try: check_listen('127.0.0.1:1')\n"
+        "except ListenError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "127.0.0.1:1: this user may not listen on that port" in done.stdout
+    assert "--listen" in done.stdout
 
 
 def test_options_are_known() -> None:
     """gRPC ignores those that it does not know: a name that is misspelt would go unnoticed."""
     known = Path(cygrpc.__file__).read_bytes()
-    for options in (server_options(Config()), aio.OPTIONS):
+    for options in (server_options(Config()), OPTIONS):
         for name, _ in options:
             assert name.encode() + b"\0" in known, name
 
 
 def test_processes_need_a_directory() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"workers = 2 with data = ':memory:'.*--data DIR"):
+    with pytest.raises(InvalidArgumentError, match=r"2 workers .*:memory: .*--data DIR"):
         serve.run(Config(data=":memory:", workers=2), lambda address: None)
 
 

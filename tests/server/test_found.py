@@ -33,7 +33,8 @@ from whamming.server.search.request import QueryRequest
 from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.server.search.searcher import Searcher
 from whamming.storage import ClosedError, Database, IndexSettings, open_database
-from whamming.storage.files.lmdb_store import _File, write_index
+from whamming.storage.files.environment import Environment
+from whamming.storage.files.lmdb_backend import write_index
 from whamming.storage.vectors.fitting import fit
 from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
 from whamming.wire.service_errors import AnswerTooLargeError
@@ -116,7 +117,7 @@ def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> N
 def test_makes_no_index_while_a_file_is_being_closed(tmp_path: Path) -> None:
     """CreateIndex failed with INTERNAL where its new file got the inode of a dropped one that was just being closed."""
     making = threading.Thread(target=write_index, args=(tmp_path / "docs", IndexSettings(8)))
-    with _File.opening():
+    with Environment._lock:
         making.start()
         making.join(0.2)
         assert not (tmp_path / "docs" / "lock.mdb").exists()
