@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import whamming
-from tests.server.answers import chunks_of
+from tests.server.answers import Chunk, chunks_of
 from tests.server.columns import pack_ids, pack_matrix
 from tests.serving import ServerProcess, Stubs, details_of
 from whamming import Database, InvalidArgumentError, RemoteDatabase
@@ -74,7 +74,7 @@ def test_bare_client_gets_the_answers_of_this_process(
                 found = stubs.search.SearchOnce(search_pb2.SearchOnceRequest(vector=vector.tolist(), **options))
                 assert [(hit.id, hit.distance) for hit in found.hits] == hits[row]
             batch = search_pb2.QueryBatch(query_ids=range(5), vectors=pack_matrix(queries.astype(dtype)), **options)
-            chunks = {}
+            chunks: dict[int, Chunk] = {}
             for response in stubs.search.Search(iter([search_pb2.SearchRequest(queries=batch)])):
                 chunks |= {chunk.query_id: chunk for chunk in chunks_of(response)}
             assert [list(zip(chunks[row].ids, chunks[row].distances, strict=True)) for row in range(5)] == hits
@@ -199,7 +199,7 @@ def test_refuses_what_the_encoder_would(there: RemoteDatabase, name: str) -> Non
     for weights in (np.ones(DIM - 1), np.ones((3, DIM)), np.float64(1)):
         with pytest.raises(InvalidArgumentError, match="weights ha"):
             docs.search_batch(vectors=made(8, 2), costs="symmetric", weights=weights)
-    with pytest.raises(InvalidArgumentError, match="kept vectors|keeps no vectors"):
+    with pytest.raises(InvalidArgumentError, match=r"kept vectors|keeps no vectors"):
         list(docs.search(vector=made(8, 1)[0], k=3, rerank=2))
     with pytest.raises(InvalidArgumentError, match="both codes and vectors"):
         docs.upsert([1], np.zeros((1, 3), dtype=np.uint8), vectors=made(8, 1))
