@@ -61,7 +61,9 @@ class Control:
         if tables is None or places is None or not self._make_sense(options) or batch.form:
             return [Expected(None, known)] * count
         return [
-            Expected(self._truth(table, after, options), known and not (abs(table) > CERTAIN).any())
+            Expected(self._truth(table, after, options))
+            if known and not (abs(table) > CERTAIN).any()
+            else Expected(None, is_certain=False)
             for table, after in zip(tables, places, strict=True)
         ]
 
