@@ -162,12 +162,13 @@ def echo(seconds: float) -> dict[str, float]:
         process.kill()
 
 
-# -- both sides ---------------------------------------------------------------------------------------------------------
+# -- both sides -------------------------------------------------------------------------------------------------------
 
 
 def run_side(root: Path, directory: Path, seconds: float, what: str) -> dict[str, float]:
     """Measure a checkout in a process of its own."""
-    command = [str(root / "build/venv/bin/python"), str(HERE), "--side", what, "--seconds", str(seconds)]
+    # -P: the harness is found beside the side's own benchmarks, not beside this file
+    command = [str(root / "build/venv/bin/python"), "-P", str(HERE), "--side", what, "--seconds", str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(root / "tests/bench")}
     done = subprocess.run(
         [*command, "--directory", str(directory)], cwd=directory, env=environment, capture_output=True, text=True
