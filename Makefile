@@ -29,7 +29,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
-	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -m tests.conftest \
+	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -p tests.wire -m tests.conftest \
 	    -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
