@@ -10,7 +10,7 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
+.PHONY: help demo serve test check verbs bench bench-storage bench-before bench-service bench-peer torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -23,16 +23,19 @@ serve: $(BUILD)/installed ## the same, and leave the server running until Ctrl-C
 test: $(BUILD)/tested-with ## run the tests
 	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
 
-check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, clang-format, and the C tests under sanitizers
+check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linter, clang-format, file lengths, and the C tests under sanitizers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
 	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -p tests.wire -m tests.conftest \
-	    -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
+	    -m tests.file_lengths -m tests.test_file_lengths -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
+	$(BIN)/mypy clients/generate.py
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
+	PYTHONPATH=$(BUILD)/typed $(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python tests/file_lengths.py
 	$(MAKE) sanitize
 
 format: $(BUILD)/checked-with ## format the code
@@ -40,12 +43,18 @@ format: $(BUILD)/checked-with ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
+verbs: $(BUILD)/checked-with ## write the asyncio verbs and the blocking client from storage/verbs.py
+	$(BIN)/python clients/generate.py
+
 bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss, and LMDB against RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py
 	$(BIN)/python tests/bench/storage.py search
 
 bench-storage: $(BUILD)/benched-with ## search from LMDB and RAM, ingest, group commit, rewriting, more than memory
 	$(BIN)/python tests/bench/storage.py
+
+bench-before: $(BUILD)/benched-with ## this server against an earlier checkout's, in turns: make bench-before BEFORE=DIR
+	$(BIN)/python tests/bench/service_compare.py $(BEFORE)
 
 bench-service: $(BUILD)/benched-with ## search over the wire: latency, batches, fairness, streaming, cancelling, ingest
 	$(BIN)/python tests/bench/service.py
@@ -104,7 +113,9 @@ $(BUILD)/benched-with: $(BUILD)/installed
 	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[bench]"
 	@touch $@
 
-# The folders as the package that they install as, so that mypy reads the sources.
+# The folders as the package that they install as, so that mypy and import-linter read the sources. It is always made
+# anew: a link to a file that has been removed would be in their way.
+.PHONY: $(BUILD)/typed
 $(BUILD)/typed: $(SOURCES)
 	rm -rf $@ && mkdir -p $@/whamming
 	ln -s $(CURDIR)/clients/python/* $@/whamming/

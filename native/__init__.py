@@ -9,8 +9,10 @@
 ([0, 1], [0.0, 2.0])
 """
 
+from whamming.native.arguments import Plan
+from whamming.native.budget import Budget
 from whamming.native.costs import MAX_BITS, Costs
-from whamming.native.cursor import BatchStats, Budget, Cursor, Hit, Plan, Stats, StopReason
+from whamming.native.cursor import Cursor, Hit, StopReason
 from whamming.native.errors import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
 from whamming.native.index import (
     ARRAY_NAMES,
@@ -22,6 +24,7 @@ from whamming.native.index import (
     choose_substring_bits,
 )
 from whamming.native.memory import release_memory
+from whamming.native.stats import BatchStats, Stats
 from whamming.native.view import Answer, Batch, CancelFlag, Part, View
 
 __all__ = [

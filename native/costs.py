@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
+from whamming.native.arguments import as_whole
 from whamming.native.errors import InvalidArgumentError, check
 
 MAX_BITS: Final[int] = lib.WH_MAX_BITS
+_FLOAT, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_NUMBERS: Final = {_FLOAT: lib.WH_FLOAT, _DOUBLE: lib.WH_DOUBLE}
+_BYTES, _WORDS = ffi.typeof("uint8_t[]"), ffi.typeof("uint64_t[]")
+_LONGS, _INTS = ffi.typeof("int64_t[]"), ffi.typeof("int32_t[]")
 
 
 def check_bits(bits: int) -> int:
     """Return ``bits`` if a code may have that many."""
-    if not 1 <= bits <= MAX_BITS:
+    whole = as_whole("bits", bits)
+    if not 1 <= whole <= MAX_BITS:
         raise InvalidArgumentError(f"bits = {bits}; a code has 1 to {MAX_BITS} bits")
-    return bits
+    return whole
 
 
 def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
@@ -43,6 +50,14 @@ def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uin
     return np.ascontiguousarray(array)
 
 
+def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
+    """Return numbers as a contiguous array that the engine reads: float32 as it is, all others as float64."""
+    array = as_array(values, what)
+    if array.dtype not in _NUMBERS:
+        array = as_array(array, what, _DOUBLE)
+    return np.ascontiguousarray(array) if array.ndim else array
+
+
 class Costs:
     """The costs of one query or of a batch, rounded once to integers.
 
@@ -58,80 +73,132 @@ class Costs:
     deltas : ``uint64 [q, bits]``, what it costs to differ from the cheapest code.
     floors : ``int64 [q]``, what the cheapest code costs.
     exponents : ``int32 [q]``, the power of two that costs were multiplied by.
+    pointers : where the engine finds these four arrays.
     """
 
-    __slots__ = ("bits", "deltas", "exponents", "floors", "optimum", "single")
+    __slots__ = ("bits", "deltas", "exponents", "floors", "optimum", "pointers", "single")
 
-    bits: int
-    single: bool
-    optimum: NDArray[np.uint8]
-    deltas: NDArray[np.uint64]
-    floors: NDArray[np.int64]
-    exponents: NDArray[np.int32]
-
-    def __init__(self, tables: NDArray[np.float64], *, single: bool) -> None:
-        """Round cost tables ``float64 [q, bits, 2]``; prefer the class methods."""
-        count, bits, _ = tables.shape
-        tables = np.ascontiguousarray(tables)
-        self.bits = check_bits(bits)
+    def __init__(
+        self,
+        bits: int,
+        optimum: NDArray[np.uint8],
+        deltas: NDArray[np.uint64],
+        floors: NDArray[np.int64],
+        exponents: NDArray[np.int32],
+        *,
+        single: bool,
+    ) -> None:
+        """Wrap contiguous arrays of rounded costs; prefer the class methods."""
+        self.bits = bits
         self.single = single
-        self.optimum = np.zeros((count, (bits + 7) // 8), dtype=np.uint8)
-        self.deltas = np.zeros((count, bits), dtype=np.uint64)
-        self.floors = np.zeros(count, dtype=np.int64)
-        self.exponents = np.zeros(count, dtype=np.int32)
-        failed = ffi.new("size_t *")
-        status = lib.wh_costs_round_all(
-            ffi.from_buffer("double[]", tables),
-            bits,
-            count,
-            ffi.from_buffer("uint8_t[]", self.optimum),
-            ffi.from_buffer("uint64_t[]", self.deltas),
-            ffi.from_buffer("int64_t[]", self.floors),
-            ffi.from_buffer("int32_t[]", self.exponents),
-            failed,
+        self.optimum = optimum
+        self.deltas = deltas
+        self.floors = floors
+        self.exponents = exponents
+        self.pointers = (
+            ffi.from_buffer(_BYTES, optimum),
+            ffi.from_buffer(_WORDS, deltas),
+            ffi.from_buffer(_LONGS, floors),
+            ffi.from_buffer(_INTS, exponents),
         )
-        if status == lib.WH_NOT_FINITE:
-            query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(tables))[0])
-            raise InvalidArgumentError(
-                f"the cost of bit {bit} = {value} of query {query} is {tables[query, bit, value]}; "
-                "costs must be finite numbers"
-            )
-        check(status, f"rounding the costs of query {failed[0]}")
+
+    @classmethod
+    def _room(cls, bits: int, count: int, single: bool) -> Self:
+        return cls(
+            bits,
+            np.empty((count, (bits + 7) // 8), dtype=np.uint8),
+            np.empty((count, bits), dtype=np.uint64),
+            np.empty(count, dtype=np.int64),
+            np.empty(count, dtype=np.int32),
+            single=single,
+        )
 
     @classmethod
     def table(cls, table: ArrayLike) -> Self:
         """Costs from a table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: of a stored 0, and of a stored 1.
 
-        Any finite values, negative ones too.
+        Any finite values, negative ones too. float32 and float64 arrays are read in place.
         """
-        array = as_array(table, "costs", np.float64)
-        if array.ndim not in (2, 3) or array.shape[-1] != 2:
-            raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
+        array = as_numbers(table, "costs")
         single = array.ndim == 2
-        return cls(array[None] if single else array, single=single)
+        if not (single or array.ndim == 3) or array.shape[-1] != 2:
+            raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
+        bits = check_bits(array.shape[-2])
+        count = 1 if single else len(array)
+        costs = cls._room(bits, count, single)
+        failed = ffi.new("size_t *")
+        number = _NUMBERS[array.dtype]
+        status = lib.wh_costs_round_tables(ffi.from_buffer(array), number, bits, count, *costs.pointers, failed)
+        if status == lib.WH_NOT_FINITE:
+            rows = array.reshape(count, bits, 2)
+            query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(rows))[0])
+            raise InvalidArgumentError(
+                f"the cost of bit {bit} = {value} of query {query} is {rows[query, bit, value]}; "
+                "costs must be finite numbers"
+            )
+        if status:
+            check(status, f"rounding the costs of query {failed[0]}")
+        return costs
 
     @classmethod
     def weights(cls, code: ArrayLike, weights: ArrayLike) -> Self:
         """Costs from a query code and what a mismatch of each bit costs.
 
         ``code``: packed ``uint8 [ceil(bits / 8)]`` or ``[q, ...]``; ``weights``: ``[bits]``, shared by all queries, or
-        ``[q, bits]``. A negative weight makes differing cheaper than agreeing.
+        ``[q, bits]``. A negative weight makes differing cheaper than agreeing. float32 and float64 arrays are read in
+        place.
         """
-        mismatch = as_array(weights, "weights", np.float64)
-        if mismatch.ndim not in (1, 2) or mismatch.shape[-1] == 0:
+        mismatch = as_numbers(weights, "weights")
+        shared_weights = mismatch.ndim == 1
+        if not (shared_weights or mismatch.ndim == 2) or mismatch.shape[-1] == 0:
             raise InvalidArgumentError(f"the weights have shape {mismatch.shape}; they must be [bits] or [q, bits]")
         bits = check_bits(mismatch.shape[-1])
         array = as_array(code, "query codes")
-        single = array.ndim == 1 and mismatch.ndim == 1
-        codes = as_codes(array[None] if array.ndim == 1 else array, bits, "query codes")
-        if mismatch.ndim == 2 and len(codes) not in (1, len(mismatch)):
+        one_code = array.ndim == 1
+        codes = as_codes(array[None] if one_code else array, bits, "query codes")
+        count = len(codes) if shared_weights else len(mismatch)
+        if len(codes) not in (1, count):
             raise InvalidArgumentError(
                 f"{len(codes)} query codes but {len(mismatch)} rows of weights; give one row of weights per code, "
                 "or one for all"
             )
-        ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little").astype(bool)
-        ones, mismatch = np.broadcast_arrays(ones, mismatch)
-        return cls(np.stack([np.where(ones, mismatch, 0.0), np.where(ones, 0.0, mismatch)], axis=-1), single=single)
+        costs = cls._room(bits, count, single=one_code and shared_weights)
+        failed = ffi.new("size_t *")
+        status = lib.wh_costs_round_weights(
+            ffi.from_buffer(_BYTES, codes),
+            len(codes) != count,
+            ffi.from_buffer(mismatch),
+            shared_weights,
+            _NUMBERS[mismatch.dtype],
+            bits,
+            count,
+            *costs.pointers,
+            failed,
+        )
+        if status == lib.WH_NOT_FINITE:
+            rows = mismatch.reshape(-1, bits)
+            query, bit = (int(x) for x in np.argwhere(~np.isfinite(rows))[0])
+            raise InvalidArgumentError(
+                f"the weight of bit {bit} of query {query} is {rows[query, bit]}; costs must be finite numbers"
+            )
+        if status:
+            check(status, f"rounding the costs of query {failed[0]}")
+        return costs
+
+    @classmethod
+    def join(cls, several: Sequence[Costs]) -> Self:
+        """Put costs of the same number of bits together to one batch, in their order."""
+        lengths = {costs.bits for costs in several}
+        if len(lengths) != 1:
+            raise InvalidArgumentError(f"costs for {sorted(lengths)} bits; a batch has at least one query, all alike")
+        return cls(
+            lengths.pop(),
+            np.concatenate([costs.optimum for costs in several]),
+            np.concatenate([costs.deltas for costs in several]),
+            np.concatenate([costs.floors for costs in several]),
+            np.concatenate([costs.exponents for costs in several]),
+            single=False,
+        )
 
     @classmethod
     def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
@@ -150,12 +217,14 @@ class Costs:
         if not isinstance(query, slice):
             i = range(len(self))[query]
             query = slice(i, i + 1)
-        some = object.__new__(Costs)
-        some.bits, some.single = self.bits, single
-        some.optimum = np.ascontiguousarray(self.optimum[query])
-        some.deltas = np.ascontiguousarray(self.deltas[query])
-        some.floors, some.exponents = self.floors[query], self.exponents[query]
-        return some
+        return Costs(
+            self.bits,
+            np.ascontiguousarray(self.optimum[query]),
+            np.ascontiguousarray(self.deltas[query]),
+            np.ascontiguousarray(self.floors[query]),
+            np.ascontiguousarray(self.exponents[query]),
+            single=single,
+        )
 
     def __repr__(self) -> str:
         """Say how many queries of how many bits these are."""

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
+from whamming.native.arguments import Plan, as_whole, check_threads
+from whamming.native.budget import Budget
 from whamming.native.costs import Costs, as_codes, check_bits
-from whamming.native.cursor import Budget, Cursor, Plan
+from whamming.native.cursor import Cursor
 from whamming.native.errors import CorruptIndexError, InvalidArgumentError, check
-from whamming.native.view import Answer, Part, View, check_threads
+from whamming.native.view import Answer, Part, View
 
 Tables = Literal["single", "multi", "none"]
 Buckets = Literal["compact", "fast"]
@@ -55,6 +57,8 @@ def available_simd() -> tuple[Simd, ...]:
 class Index:
     """An immutable index over flat arrays; any number of threads may search it at once.
 
+    Beside it, it keeps what searches have taught the engine's planner, which changes how a search runs, not its answer.
+
     Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
     """
 
@@ -78,6 +82,9 @@ class Index:
         handle = ffi.new("wh_index **")
         check(lib.wh_index_open(borrowed, handle), "opening the index")
         self._handle = ffi.gc(handle[0], lib.wh_index_close)
+        planner = ffi.new("wh_planner **")
+        check(lib.wh_planner_create(planner), "opening the index")
+        self._planner = ffi.gc(planner[0], lib.wh_planner_free)
         info = ffi.new("struct wh_index_info *")
         lib.wh_index_describe(self._handle, info)
         self.n: int = info.n
@@ -119,7 +126,7 @@ class Index:
         Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
         a few bytes per bucket.
         """
-        check_bits(bits)
+        bits = check_bits(bits)
         packed = as_codes(codes, bits)
         n = len(packed)
         if tables not in _LAYOUTS:
@@ -128,7 +135,9 @@ class Index:
             raise InvalidArgumentError(f"buckets = {buckets!r}; choose one of {get_args(Buckets)}")
         if n >= 2**32:
             raise InvalidArgumentError(f"{n} codes; one index holds fewer than 2**32, split them over several")
-        length = choose_substring_bits(n, bits) if substring_bits is None else substring_bits
+        length = (
+            choose_substring_bits(n, bits) if substring_bits is None else as_whole("substring_bits", substring_bits)
+        )
         if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")
         covered = bits if bits <= WHOLLY_COVERED else LONG_COVERED
@@ -281,10 +290,10 @@ class Index:
         return View([Part(self)], self.bits).cursor(costs, k, radius, plan, after=after)
 
     def use_simd(self, simd: Simd) -> None:
-        """Search with one instruction set from now on. For tests and benchmarks; no cursor may be at work."""
+        """Run searches that start from now on with one instruction set. For tests and benchmarks."""
         if simd not in available_simd():
             raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
-        check(lib.wh_index_use_simd(self._handle, _SIMD[simd]), f"choosing {simd}")
+        check(lib.wh_planner_use_simd(self._planner, _SIMD[simd]), f"choosing {simd}")
 
 
 def _as_bytes(buffer: Any) -> NDArray[np.uint8]:

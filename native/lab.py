@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native._lab import ffi, lib
+from whamming.native.arguments import as_whole
 from whamming.native.costs import Costs, as_codes, check_bits
 from whamming.native.errors import InvalidArgumentError, OutOfMemoryError
 
@@ -98,7 +99,7 @@ class Laboratory:
 
         ``m`` is the number of substrings; or give ``substring_bits``, the length that no substring exceeds (16).
         """
-        check_bits(bits)
+        bits = check_bits(bits)
         if m is not None and substring_bits is not None:
             raise InvalidArgumentError(
                 f"m = {m} and substring_bits = {substring_bits} were both given; give one of them"
@@ -224,6 +225,7 @@ class Laboratory:
 
     def _answer(self, count: int, k: int, call: Callable[[Any], int]) -> tuple[NDArray[np.uint64], Answers]:
         """Let C fill the arrays of a batch; the distances come back as C's integers, unscaled."""
+        k = as_whole("k", k)
         if not 0 <= k < _MAX_K:
             raise InvalidArgumentError(f"k = {k}; it must be at least 0 and below {_MAX_K}")
         ids = np.zeros((count, k), dtype=np.uint32)

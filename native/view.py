@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,28 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native._engine import ffi, lib
+from whamming.native.arguments import Plan, check_k, check_plan, check_threads, check_wanted
+from whamming.native.budget import Budget
 from whamming.native.costs import Costs
-from whamming.native.cursor import (
-    BatchStats,
-    Budget,
-    Cursor,
-    Payloads,
-    Plan,
-    Stats,
-    as_whole,
-    check_plan,
-    check_wanted,
-    describe_searches,
-)
+from whamming.native.cursor import Cursor, Payloads
+from whamming.native.display import MAX_ROWS, counted, table
 from whamming.native.errors import InvalidArgumentError, check
+from whamming.native.searches import describe_searches
+from whamming.native.stats import BatchStats, Stats
 
 if TYPE_CHECKING:
     from whamming.native.index import Index
+
+_WORDS, _DOUBLES = ffi.typeof("uint64_t[]"), ffi.typeof("double[]")
 
 NO_ID: Final = 2**64 - 1
 """What rows of ids are padded with."""
 MOST_PADDED: Final = 1 << 28
 """Numbers in the arrays of an answer that is padded because k exceeds the number of items."""
+_SHOWN_HITS: Final = 5
+"""Hits of each query that a notebook shows."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,29 @@ class Answer:
         """Unpack to ``ids, distances``."""
         yield self.ids
         yield self.distances
+
+    def __repr__(self) -> str:
+        """Describe the answer in a line."""
+        exact = int(self.exact.sum())
+        if self.ids.ndim == 1:
+            return f"Answer({counted(len(self.ids), 'hit')}{', exact' if exact else ''})"
+        queries = counted(len(self.ids), "query", "queries")
+        return f"Answer({queries}, {counted(int(self.counts.sum()), 'hit')}, {exact:,} exact)"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the hits of one query, or the first hits of each."""
+        if self.ids.ndim == 1:
+            hits = zip(self.ids[:MAX_ROWS].tolist(), self.distances[:MAX_ROWS].tolist(), strict=True)
+            rows: list[list[object]] = [[str(id_), distance] for id_, distance in hits]
+            return table(("id", "distance"), rows, repr(self))
+        shown = min(self.ids.shape[1], _SHOWN_HITS)
+        rows = []
+        for query, count in enumerate(self.counts[:MAX_ROWS].tolist()):
+            ids, distances = self.ids[query, :shown].tolist(), self.distances[query, :shown].tolist()
+            hits = zip(ids, distances, strict=True)
+            cells = [f"{id_} ({distance:g})" for id_, distance in hits][:count]
+            rows.append([query, *cells, *[""] * (shown - len(cells))])
+        return table(("query", *(f"hit {place}" for place in range(1, shown + 1))), rows, repr(self))
 
 
 @dataclass(frozen=True)
@@ -119,6 +139,7 @@ class View:
         self._pinned = []
         for raw, part in zip(self._raw, self.parts, strict=True):
             raw.index = part.index._handle
+            raw.planner = part.index._planner
             if part.dead_count:
                 assert part.dead is not None
                 self._pinned.append(ffi.from_buffer("uint8_t[]", part.dead))
@@ -131,6 +152,10 @@ class View:
     def __len__(self) -> int:
         """Return the number of items."""
         return self.n
+
+    def __repr__(self) -> str:
+        """Describe the view in a line."""
+        return f"View({counted(self.n, 'item')}, {self.bits} bits, {counted(len(self.parts), 'part')})"
 
     def search(
         self,
@@ -156,9 +181,7 @@ class View:
         cancel : a flag that another thread may set; the answer is of no use then.
         """
         self._check_costs(costs)
-        k = as_whole("k", k)
-        if not 0 <= k < 2**31:
-            raise InvalidArgumentError(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor for more")
+        k = check_k(k)
         plan = self._checked(plan)
         columns = min(k, self.n)
         q = len(costs)
@@ -170,6 +193,8 @@ class View:
         if budget is None:
             batch.run(0, q, check_threads(threads))
         else:
+            ids.fill(NO_ID)
+            distances.fill(np.inf)
             proven = np.zeros(q, dtype=np.uint64)
             collected = []
             for i in range(q):
@@ -202,7 +227,7 @@ class View:
     ) -> Batch:
         """Prepare searches that are run some at a time, by whoever has other things to do in between."""
         self._check_costs(costs)
-        return Batch(self, costs, min(k, self.n), radius, self._checked(plan), cancel)
+        return Batch(self, costs, min(check_k(k), self.n), radius, self._checked(plan), cancel)
 
     def cursor(
         self,
@@ -231,6 +256,8 @@ class View:
         return "auto" if plan == "probe" and not self._tables else plan
 
     def _check_costs(self, costs: Costs) -> None:
+        if not isinstance(costs, Costs):
+            raise InvalidArgumentError(f"costs = {costs!r}; make them with Costs.table, .weights or .hamming")
         if costs.bits != self.bits:
             raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
 
@@ -240,7 +267,7 @@ class Batch:
 
     Attributes
     ----------
-    ids, distances : ``[q, k]``, the hits of the queries that were run; rows are padded.
+    ids, distances : ``[q, k]``, the hits of the queries that were run; rows are padded. Other rows hold anything.
     counts : ``[q]``, hits per query.
     stats : what each query has cost.
     """
@@ -250,20 +277,17 @@ class Batch:
     ) -> None:
         """Make room; prefer :meth:`View.batch`."""
         q = len(costs)
-        self.ids, self.distances = np.empty((q, k), dtype=np.uint64), np.empty((q, k))
-        self.ids.fill(NO_ID)
-        self.distances.fill(np.inf)
-        self.counts = np.zeros(q, dtype=np.uint64)
+        self.ids: NDArray[np.uint64] = np.empty((q, k), dtype=np.uint64)
+        self.distances: NDArray[np.float64] = np.empty((q, k))
+        self.counts: NDArray[np.uint64] = np.zeros(q, dtype=np.uint64)
         self.stats = BatchStats.room(q)
         self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # what is pointed to stays alive
         self._searches = describe_searches(costs, k, radius, plan)
-        self._rows = ffi.from_buffer("uint64_t[]", self.ids), ffi.from_buffer("double[]", self.distances)
-        self._numbers = ffi.from_buffer("uint64_t[]", self.counts), self.stats.pointer
 
     def run(self, first: int, last: int, threads: int = 1) -> None:
         """Search the queries from ``first`` on, up to ``last``. If it was cancelled, what they found is of no use."""
-        ids, distances = self._rows
-        counts, stats = self._numbers
+        if not 0 <= first <= last <= len(self.counts):
+            raise InvalidArgumentError(f"queries {first} to {last} of a batch of {len(self.counts)}")
         status = lib.wh_search_batch(
             self._view._raw,
             len(self._view.parts),
@@ -272,10 +296,10 @@ class Batch:
             self._k,
             threads,
             ffi.NULL if self._cancel is None else self._cancel.raw,
-            ids + first * self._k,
-            distances + first * self._k,
-            counts + first,
-            stats + first,
+            ffi.from_buffer(_WORDS, self.ids) + first * self._k,
+            ffi.from_buffer(_DOUBLES, self.distances) + first * self._k,
+            ffi.from_buffer(_WORDS, self.counts) + first,
+            self.stats.pointer + first,
         )
         if status:
             check(status, f"searching {last - first} queries")
@@ -291,13 +315,3 @@ def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
     wide = np.full((len(rows), k), filling, dtype=rows.dtype)
     wide[:, : rows.shape[1]] = rows
     return wide
-
-
-def check_threads(threads: int | None) -> int:
-    """Return how many threads to run, by default one per core."""
-    if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = as_whole("threads", threads)
-    if not 1 <= threads <= 256:
-        raise InvalidArgumentError(f"threads = {threads}; it must be 1 to 256")
-    return threads

@@ -14,8 +14,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from whamming.native import release_memory
-from whamming.native.view import check_threads
+from whamming.native.arguments import check_threads
 from whamming.server.config import Config
+from whamming.server.listening import ListenError, check_listen
 from whamming.server.rpc.admission import Admission
 from whamming.server.rpc.forwarding import Forwarding
 from whamming.server.rpc.index_service import IndexService
@@ -26,8 +27,8 @@ from whamming.server.rpc.status import silence_lost_clients
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
-from whamming.storage import Database, StorageError, open_database
-from whamming.storage.database import Mode
+from whamming.storage import Database, open_database
+from whamming.storage.directory import Mode
 from whamming.v1 import access_pb2, index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
@@ -114,7 +115,9 @@ class Server:
         """Open the database and serve."""
         silence_lost_clients()
         config = self.config
-        certificates = Certificates(config) if config.tls_cert else None
+        self._certificates = certificates = Certificates(config) if config.tls_cert else None
+        if self._writer is None:  # the others share the port of the one that writes
+            await asyncio.to_thread(check_listen, config.listen)
         if self._given is not None:
             self._database = self._given
         else:
@@ -144,7 +147,7 @@ class Server:
                 port = self._grpc.add_insecure_port(config.listen)
         except RuntimeError as error:
             await self._release()
-            raise StorageError(f"{config.listen} cannot be listened on: {error}; choose another --listen") from error
+            raise ListenError(f"{config.listen} cannot be listened on; choose another --listen") from error
         self.address = f"{host}:{port}"
         if self._also_listen is not None:
             self._grpc.add_insecure_port(self._also_listen)
@@ -172,6 +175,13 @@ class Server:
             await self._housekeeping
         await self._release()
         log.info("stopped")
+
+    def reload(self) -> None:
+        """Read the certificates again; connections and searches go on."""
+        if self._certificates is None:
+            log.info("told to reload: there are no certificates to read again; serving goes on")
+        else:
+            self._certificates.reload()
 
     async def wait(self) -> None:
         """Return when the server has stopped."""

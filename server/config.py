@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import json
 import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from whamming.native import InvalidArgumentError
 
-PREFIX = "WHAMMING_"
+PREFIX: Final = "WHAMMING_"
 """Of environment variables: ``max_k`` is read from ``WHAMMING_MAX_K``."""
+OTHER_VARIABLES: Final = frozenset(
+    PREFIX + name for name in ("SERVER", "DEBUG", "CASES", "SEED", "DAMAGE", "TEST_ALLOCATOR")
+)
+"""Variables of the command line and of the tests, which are not options of a server."""
+_KINDS: Final = {int: "a whole number", float: "a number", str: "a text in quotes"}
+
+
+class OptionError(InvalidArgumentError):
+    """An option has a value that it cannot have."""
+
+    def __init__(self, option: str, value: object = None, rule: str = "", given: str = "") -> None:
+        """Say what it must be; ``given``: the option and its value as the user wrote them."""
+        super().__init__(f"{given or f'{option} = {value}'}; {rule}")
+        self.option = option
+        self.value = value
+        self.rule = rule
 
 
 def _option(default: Any, text: str, least: float | None = None, most: float | None = None) -> Any:
@@ -51,17 +69,18 @@ class Config:
         for option in dataclasses.fields(self):
             value, least, most = getattr(self, option.name), option.metadata["least"], option.metadata["most"]
             if least is not None and not least <= value <= most:
-                raise InvalidArgumentError(f"{option.name} = {value}; it must be {least} to {most}")
+                raise OptionError(option.name, value, f"it must be {least} to {most}")
         if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InvalidArgumentError(f"log_level = {self.log_level!r}; choose debug, info, warning or error")
+            raise OptionError("log_level", self.log_level, "choose debug, info, warning or error")
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
-            raise InvalidArgumentError(f"listen = {self.listen!r}; it must be HOST:PORT, as in 127.0.0.1:7777")
-        if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_client_ca and not self.tls_cert):
-            given = ", ".join(
-                f"{name} = {value!r}" for name, value in vars(self).items() if name[:4] == "tls_" and value
-            )
-            raise InvalidArgumentError(f"{given}; a certificate and its key go together: give tls_cert and tls_key")
+            raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            name = "tls_cert" if self.tls_cert else "tls_key"
+            raise OptionError(name, getattr(self, name), "a certificate and its key go together: give both")
+        if self.tls_client_ca and not self.tls_cert:
+            rule = "asking clients for certificates takes a certificate and its key: give both as well"
+            raise OptionError("tls_client_ca", self.tls_client_ca, rule)
 
 
 @dataclass(frozen=True)
@@ -84,36 +103,64 @@ def load(
     environment = os.environ if environment is None else environment
     given = _read(file) if file is not None else {}
     values: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    """How the user wrote the options that are not defaults."""
     settings = []
     for option in dataclasses.fields(Config):
         name, variable = option.name, PREFIX + option.name.upper()
         value, source = option.default, "default"
         if name in given:
-            value, source = _typed(name, given[name], f"{file}"), f"file {file}"
+            written[name] = f"{name} = {json.dumps(given[name], default=str)} in {file}"  # as TOML has it
+            value, source = _typed(name, given[name], written[name]), f"file {file}"
         if variable in environment:
-            value, source = _typed(name, environment[variable], variable), f"environment {variable}"
+            written[name] = f"{variable}={environment[variable]}"
+            value, source = _typed(name, environment[variable], written[name]), f"environment {variable}"
         if flags.get(name) is not None:
-            value, source = _typed(name, flags[name], f"--{name.replace('_', '-')}"), "flag"
+            written[name] = f"--{name.replace('_', '-')} {flags[name]}"
+            value, source = _typed(name, flags[name], written[name]), "flag"
         values[name] = value
         settings.append(Setting(name, value, source, option.metadata["help"]))
-    return Config(**values), settings
+    try:
+        return Config(**values), settings
+    except OptionError as error:
+        raise OptionError(error.option, error.value, error.rule, written.get(error.option, "")) from None
+
+
+def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return what to say of each variable that looks like an option of ours and is none."""
+    environment = os.environ if environment is None else environment
+    known = [PREFIX + option.name.upper() for option in dataclasses.fields(Config)]
+    unknown = sorted(name for name in environment if name.startswith(PREFIX))
+    return [
+        f"the environment variable {name} is unknown and has no effect{_did_you_mean(name, known, PREFIX)}"
+        for name in unknown
+        if name not in known and name not in OTHER_VARIABLES
+    ]
+
+
+def _did_you_mean(name: str, known: list[str], prefix: str = "") -> str:
+    """Return a question that names what is spelt almost the same; a prefix that all have does not count."""
+    near = difflib.get_close_matches(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgumentError(f"the config file {file} cannot be read: {error}") from error
+        raise InvalidArgumentError(f"the config file {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the config file {file} is not TOML: {error}") from error
     known = [option.name for option in dataclasses.fields(Config)]
     unknown = sorted(set(values) - set(known))
     if unknown:
-        raise InvalidArgumentError(f"{file} has unknown options: {', '.join(unknown)}; there are: {', '.join(known)}")
+        near = [_did_you_mean(name, known) for name in unknown[:1] if len(unknown) == 1]
+        hint = "".join(near) or f"; there are: {', '.join(known)}"
+        raise InvalidArgumentError(f"{file} has unknown options: {', '.join(unknown)}{hint}")
     return values
 
 
-def _typed(name: str, value: Any, source: str) -> Any:
+def _typed(name: str, value: Any, written: str) -> Any:
     """Return a value as its option's type, which text is read as."""
     wanted = get_type_hints(Config)[name]
     if isinstance(value, str) and wanted is not str:
@@ -123,4 +170,4 @@ def _typed(name: str, value: Any, source: str) -> Any:
             pass
     elif type(value) is wanted or (wanted is float and type(value) is int):
         return wanted(value)
-    raise InvalidArgumentError(f"{name} = {value!r} from {source}; it must be a {wanted.__name__}")
+    raise OptionError(name, value, f"it must be {_KINDS[wanted]}", written)

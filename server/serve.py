@@ -33,26 +33,42 @@ RESTART_SECONDS: Final = 1.0
 
 
 def run(config: Config, announce: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ``announce`` hears the address when every process serves."""
+    """Serve until SIGINT or SIGTERM; ``announce`` is called with the address when every process serves.
+
+    SIGHUP reloads the certificates. A terminal sends it, too, when it is closed: the server goes on.
+    """
     if config.workers > 1 and config.data == ":memory:":
         raise InvalidArgumentError(
-            f"workers = {config.workers} with data = ':memory:'; processes share a directory: give --data DIR"
+            f"{config.workers} workers share a directory, and :memory: is none; give --data DIR, or one worker"
         )
     uvloop.run(_serve(config, announce))
 
 
 async def _serve(config: Config, announce: Callable[[str], None]) -> None:
-    stopped = asyncio.Event()
+    started, stopped = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for told in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(told, stopped.set)
     with tempfile.TemporaryDirectory(prefix="whamming-") as directory:
         socket = f"unix:{Path(directory) / 'writer'}" if config.workers > 1 else None
-        async with Server(config, also_listen=socket) as server, contextlib.AsyncExitStack() as readers:
+        server = Server(config, also_listen=socket)
+        readers: list[_Reader] = []
+
+        def reload() -> None:
+            if started.is_set():
+                server.reload()
+            for reader in readers:
+                reader.reload()
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        async with server, contextlib.AsyncExitStack() as running:
+            started.set()
             if socket is not None:
                 shared = dataclasses.replace(config, listen=server.address)
                 for number in range(1, config.workers):
-                    await readers.enter_async_context(_Reader(shared, socket, number))
+                    reader = _Reader(shared, socket, number)
+                    readers.append(reader)
+                    await running.enter_async_context(reader)
             announce(server.address)
             await stopped.wait()
 
@@ -63,20 +79,26 @@ class _Reader:
     def __init__(self, config: Config, writer: str, number: int) -> None:
         self._told = json.dumps({"config": dataclasses.asdict(config), "writer": writer}) + "\n"
         self._number = number
-        self._stopping = False
+        self._serves = False
+        """Before that, a signal would end it."""
 
     async def __aenter__(self) -> None:
         await self._start()
         self._watching = asyncio.create_task(self._watch())
 
     async def __aexit__(self, *exc: object) -> None:
-        self._stopping = True
         self._watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watching
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()
+
+    def reload(self) -> None:
+        """Have the process read its certificates again; one that is about to start reads them anyway."""
+        if self._serves:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                self._process.send_signal(signal.SIGHUP)
 
     async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
@@ -87,10 +109,12 @@ class _Reader:
         self._process.stdin.write(self._told.encode())
         if not await self._process.stdout.readline():
             raise StorageError(f"server process {self._number} did not start; see its messages above")
+        self._serves = True
 
     async def _watch(self) -> None:
         while True:
             code = await self._process.wait()
+            self._serves = False
             log.error("server process %d ended with code %d; starting it again", self._number, code)
             await asyncio.sleep(RESTART_SECONDS)
             with contextlib.suppress(StorageError):
@@ -99,13 +123,15 @@ class _Reader:
 
 async def _read() -> None:
     """Be a process that reads."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     told = json.loads(await stdin.readline())
     config = Config(**told["config"])
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    async with Server(config, writer=told["writer"]):
+    async with Server(config, writer=told["writer"]) as server:
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
         print("ready", flush=True)
         await stdin.read()
 

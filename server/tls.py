@@ -28,6 +28,8 @@ class Certificates:
         self._cert, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
         self._seen = self._times()
         self._first = self._read()
+        self._fresh: grpc.ServerCertificateConfiguration | None = None
+        """Read by :meth:`reload`, and not yet given to gRPC."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return what gRPC is given."""
@@ -35,22 +37,30 @@ class Certificates:
             self._first, self._fetch, require_client_authentication=bool(self._client_ca)
         )
 
+    def reload(self) -> None:
+        """Read the files again now, whether they have changed or not."""
+        self._fresh = self._read_again() or self._fresh
+
     def _read(self) -> grpc.ServerCertificateConfiguration:
         authorities = read_authorities(self._client_ca) if self._client_ca else None
         return grpc.ssl_server_certificate_configuration([read_pair(self._cert, self._key)], authorities)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what new connections are to be met with; None: the same as before. Called for each, by gRPC."""
-        times = self._times()
-        if times == self._seen:
-            return None
-        self._seen = times
+        if self._times() != self._seen:
+            return self._read_again()
+        fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def _read_again(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what the files hold now; None if it cannot be used."""
+        self._seen = self._times()
         try:
             fresh = self._read()
         except InvalidArgumentError as error:
-            log.error("the certificates have changed and cannot be used, so the old ones stay: %s", error)
+            log.error("the certificates cannot be used, so the old ones stay: %s", error)
             return None
-        log.info("the certificates have changed and are used from now on")
+        log.info("the certificates were read again and are used from now on")
         return fresh
 
     def _times(self) -> list[int]:

@@ -10,8 +10,12 @@
 """
 
 from whamming.storage.database import Database, open_database, restore
-from whamming.storage.items.rows import Payloads, Rows, WriteBatch
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows, as_ids
+from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Rerank
+from whamming.storage.search import Search
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.storage_errors import (
     AlreadyExistsError,
@@ -24,9 +28,11 @@ from whamming.storage.storage_errors import (
     StorageFullError,
     WriterBusyError,
 )
-from whamming.storage.store.contents import Items, Snapshot
-from whamming.storage.store.protocol import Backend, Store, StoreStats, VerifyReport
-from whamming.storage.stored_index import Search, StoredIndex
+from whamming.storage.store.journal import Journal, JournalState, SealedSegment
+from whamming.storage.store.protocol import Backend, Progress, Store, StoreStats, VerifyReport
+from whamming.storage.store.segmented import SegmentedStore
+from whamming.storage.store.snapshot import Items, Snapshot
+from whamming.storage.stored_index import StoredIndex
 from whamming.storage.transfer.items import (
     CodesFile,
     ItemsIndex,
@@ -42,6 +48,7 @@ from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, loa
 from whamming.storage.vectors.fitting import fit
 
 __all__ = [
+    "SEGMENT_ARRAYS",
     "AlreadyExistsError",
     "Backend",
     "BitOrder",
@@ -56,16 +63,22 @@ __all__ = [
     "IndexSettings",
     "Items",
     "ItemsIndex",
+    "Journal",
+    "JournalState",
     "KeptVectors",
     "Kind",
     "Metric",
     "NotFoundError",
     "Payloads",
     "Piece",
+    "Progress",
     "ReadOnlyError",
     "Rerank",
     "Rows",
+    "SealedSegment",
     "Search",
+    "Segment",
+    "SegmentedStore",
     "Snapshot",
     "StorageError",
     "StorageFullError",
@@ -78,6 +91,7 @@ __all__ = [
     "VerifyReport",
     "WriteBatch",
     "WriterBusyError",
+    "as_ids",
     "export_items",
     "fit",
     "import_items",

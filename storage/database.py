@@ -1,29 +1,21 @@
-"""A database: named indexes in one directory, or in memory.
-
-::
-
-    data/whamming.json      says that the directory is ours, and its format
-    data/writer.lock        held by the process that writes
-    data/docs/data.mdb      the index "docs"
-    data/docs/encoder       what makes its codes of vectors, if it has an encoder
-"""
+"""A database in this process: named indexes in one directory, or in memory."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import threading
-import time
 import uuid
 from pathlib import Path
-from typing import IO, Final, Literal, Self
+from typing import Final, Self
 
 from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
-from whamming.storage.files.locks import sync, try_lock, unlock
+from whamming.storage.backups import check_target, new_copy
+from whamming.storage.directory import DEFAULT_STORE, Mode, WriterLock, clean_up, is_at, prepare
+from whamming.storage.files.locks import sync
 from whamming.storage.settings import (
     BitOrder,
     Durability,
@@ -35,28 +27,20 @@ from whamming.storage.settings import (
     is_name,
 )
 from whamming.storage.storage_errors import (
-    NO_ROOM,
     AlreadyExistsError,
     ClosedError,
-    FormatError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
-    WriterBusyError,
     from_system,
 )
 from whamming.storage.store.protocol import Progress, VerifyReport, backend, share_of
 from whamming.storage.stored_index import ENCODER_FILE, StoredIndex
 from whamming.storage.vectors.encoders import Encoder, Kind
 from whamming.storage.vectors.fitting import fit
+from whamming.storage.verbs import DatabaseVerbs, verb
 
-FORMAT: Final = 1
-_MARK: Final = "whamming.json"
-_LOCK: Final = "writer.lock"
 MEMORY: Final = ":memory:"
-DEFAULT_STORE: Final = "lmdb"
-
-Mode = Literal["w", "r"]
 
 
 def open_database(
@@ -83,74 +67,16 @@ def open_database(
         if mode == "r":
             raise InvalidArgumentError("mode = 'r' of ':memory:'; there is nothing to read, open it with mode='w'")
         return Database(None, store or "ram", read_only=False)
-    kept_in = _prepare(Path(path), mode, create, store)
+    kept_in = prepare(Path(path), mode, create, store)
     return Database(Path(path), kept_in, read_only=mode == "r", wait=wait)
 
 
-def _prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
-    """Make sure that a directory is ours, made if need be; returns the kind of store that it has."""
-    mark = path / _MARK
-    try:
-        if mark.exists():
-            values = json.loads(mark.read_text(encoding="utf-8"))
-            if not isinstance(values, dict) or not isinstance(values.get("format"), int):
-                raise FormatError(f"{mark} does not say what format the database has; restore it from a backup")
-            kept_in = values.get("store", DEFAULT_STORE)
-            if values["format"] > FORMAT:
-                raise FormatError(
-                    f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming"
-                )
-            if store not in (None, kept_in):
-                raise FormatError(f"{path} is kept in the store {kept_in!r}, not {store!r}; leave the store out")
-            return str(kept_in)
-        if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
-            raise FormatError(f"{path} is not a Whamming database: it has no {_MARK}; give an empty or a new directory")
-        if mode == "r" or not create:
-            raise NotFoundError(f"there is no database at {path}; open it with mode='w' to make one")
-        kept_in = store or DEFAULT_STORE
-        if not backend(kept_in).persistent:
-            raise InvalidArgumentError(f"store = {kept_in!r} keeps nothing in {path}; open ':memory:' instead")
-        path.mkdir(parents=True, exist_ok=True)
-        _write_mark(mark, kept_in)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
-    except OSError as error:
-        raise from_system(error, path) from error
-    return kept_in
-
-
-def _is_foreign(path: Path) -> bool:
-    """Tell whether something in a directory without a mark is not ours: not what a crash, or another process that opens
-    the directory right now, leaves there, nor what a new file system begins with."""
-    return not path.name.startswith(f".{_MARK}.") and path.name != "lost+found"
-
-
-def _write_mark(mark: Path, store: str) -> None:
-    part = mark.with_name(f".{_MARK}.{uuid.uuid4().hex}.new")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"format": FORMAT, "store": store}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    try:
-        part.rename(mark)
-    except FileNotFoundError:  # another process has opened the database meanwhile, and cleaned up
-        if not mark.exists():
-            raise
-    sync(mark.parent)
-    with contextlib.suppress(PermissionError):  # a parent that we may enter but not read
-        sync(mark.parent.parent)
-
-
-class Database:
+class Database(DatabaseVerbs):
     """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once."""
 
     def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
         """Open one; prefer :func:`whamming.open`."""
-        self.path = path
+        self.path = None if path is None else path.absolute()  # the working directory may change
         self.read_only = read_only
         self._store = store
         self._backend = backend(store)
@@ -161,19 +87,26 @@ class Database:
         """The directories of indexes open for reading, which tell whether the writer has dropped them since."""
         self._lock = threading.RLock()
         self._closed = False
-        self._writer: IO[bytes] | None = None
+        self._writer: WriterLock | None = None
         if path is not None and not read_only:
-            self._writer = _lock_for_writing(path / _LOCK, wait)
-            self._clean_up(path)
+            self._writer = WriterLock(path, wait)
+            clean_up(path)
 
+    def __repr__(self) -> str:
+        """Describe the database in a line."""
+        where = MEMORY if self.path is None else str(self.path)
+        state = ", closed" if self._closed else ", read-only" if self.read_only else ""
+        return f"Database({where!r}{state})"
+
+    @verb
     def __enter__(self) -> Self:
-        """Return the database itself."""
         return self
 
+    @verb
     def __exit__(self, *exc: object) -> None:
-        """Close the database."""
         self.close()
 
+    @verb
     def create_index(
         self,
         name: str,
@@ -192,20 +125,6 @@ class Database:
         metric: Metric = "l2",
         exist_ok: bool = False,
     ) -> StoredIndex:
-        """Make an index. Raises :class:`AlreadyExistsError`.
-
-        Parameters
-        ----------
-        bits : length of the codes; an encoder may tell.
-        bit_order, tables, buckets, durability : see :class:`IndexSettings`.
-        encoder : to bring vectors rather than codes: ``"sign"``, ``"lsh"`` or ``"itq"``, fitted now, or one that
-            :func:`whamming.storage.fit` or :func:`whamming.storage.load_encoder` gave.
-        dim, train, seed, centre : what :func:`whamming.storage.fit` is to know; ``train`` is its sample.
-        keep_vectors : keep them with the items, as ``"float16"`` or ``"int8"``, so that a search can rank hits again.
-        metric : by which it then does: ``"l2"``, ``"cosine"`` or ``"inner"``.
-        exist_ok : return the index that exists if it has the same settings and encoder; of one that would have to be
-            fitted first, if it has one of that kind, bits and dim.
-        """
         check_name(name)
         with self._lock:
             self._check_writable()
@@ -243,12 +162,12 @@ class Database:
                 shutil.rmtree(new, ignore_errors=True)
             return self.index(name)
 
+    @verb
     def index(self, name: str) -> StoredIndex:
-        """Return an index. Raises :class:`NotFoundError`."""
         check_name(name)
         with self._lock:
             self._check_open()
-            if self.path is not None and name in self._pinned and not _is_at(self._pinned[name], self.path / name):
+            if self.path is not None and name in self._pinned and not is_at(self._pinned[name], self.path / name):
                 self._forget(name)  # but do not close it: who uses it may go on reading
             elif name in self._open and self._open[name].closed:
                 self._open[name].close()  # waits for another thread that is at it
@@ -268,8 +187,8 @@ class Database:
                     self._pinned[name] = os.open(self.path / name, os.O_RDONLY)
             return self._open[name]
 
+    @verb
     def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted."""
         with self._lock:
             self._check_open()
             if self.path is None:
@@ -279,8 +198,9 @@ class Database:
             except OSError as error:
                 raise from_system(error, self.path) from error
 
+    @verb
     def drop_index(self, name: str) -> None:
-        """Remove an index with all its items. Searches that are under way finish."""
+        check_name(name)
         with self._lock:
             self._check_writable()
             if name not in self.list_indexes():
@@ -299,33 +219,16 @@ class Database:
                     raise from_system(error, self.path) from error
                 shutil.rmtree(gone, ignore_errors=True)
 
+    @verb
     def backup(self, path: str | Path) -> None:
-        """Write a copy of all indexes to a new directory, which is a database of its own. Writing goes on meanwhile."""
         target = Path(path)
-        self._check_target(target)
-        names = self.list_indexes()
-        new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")  # so that half a backup never looks whole
-        try:
-            kept_in = self._store if self._backend.persistent else DEFAULT_STORE
-            _prepare(new, "w", True, kept_in)
-            for name in names:
+        check_target(target, self.path)
+        with new_copy(target, self._store if self._backend.persistent else DEFAULT_STORE) as new:
+            for name in self.list_indexes():
                 self.index(name).backup(new / name)
-            sync(new)
-            new.rename(target)
-            sync(target.parent)
-        except OSError as error:
-            raise from_system(error, target) from error
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
-    def _check_target(self, target: Path) -> None:
-        if self.path is not None and target.resolve().is_relative_to(self.path.resolve()):
-            raise InvalidArgumentError(f"{target} is inside of the database at {self.path}; give a path outside of it")
-        if target.exists():
-            raise AlreadyExistsError(f"{target} exists; give a path that does not")
-
+    @verb
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
-        """Check every byte of every index against its checksum; returns a report per index."""
         names = self.list_indexes()
         reports = {}
         for done, name in enumerate(names):
@@ -335,8 +238,8 @@ class Database:
                 reports[name] = VerifyReport((str(error),), 0, 0)
         return reports
 
+    @verb
     def close(self) -> None:
-        """Close all indexes. Closing twice is fine."""
         with self._lock:
             if self._closed:
                 return
@@ -344,7 +247,7 @@ class Database:
             self._closed = True
             with contextlib.ExitStack() as closing:  # the rest is closed even where one of them fails
                 if self._writer is not None:
-                    closing.callback(unlock, self._writer)
+                    closing.callback(self._writer.release)
                 for index in opened.values():
                     closing.callback(index.close)
                 while self._pinned:
@@ -368,14 +271,6 @@ class Database:
         self._open.pop(name, None)
         if name in self._pinned:
             os.close(self._pinned.pop(name))
-
-    def _clean_up(self, path: Path) -> None:
-        """Remove what an index that was being made or dropped left behind when the process died."""
-        for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -412,33 +307,8 @@ def _fitted(
 def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
     """Copy a backup, or any database that is not being written, to a new directory, after checking every byte of it."""
     with open_database(source, mode="r") as database:
-        database._check_target(Path(target))
+        check_target(Path(target), database.path)
         for name, report in database.verify(progress).items():
             if not report.ok:
                 raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")
         database.backup(target)
-
-
-def _lock_for_writing(path: Path, wait: float) -> IO[bytes]:
-    end = time.monotonic() + wait
-    try:
-        while (handle := try_lock(path, "ab")) is None:
-            if time.monotonic() >= end:
-                raise WriterBusyError(
-                    f"another process or handle is writing to {path.parent}; wait for it (wait=seconds), close it, "
-                    "or open the database with mode='r'"
-                )
-            time.sleep(0.02)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise from_system(error, path) from error
-        raise StorageError(f"{path} cannot be opened for writing: {error}; open the database with mode='r'") from error
-    return handle
-
-
-def _is_at(directory: int, path: Path) -> bool:
-    """Tell whether an open directory is still at a path."""
-    try:
-        return os.path.samestat(os.fstat(directory), path.stat())
-    except FileNotFoundError:
-        return False

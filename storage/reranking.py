@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, StopReason
-from whamming.native.cursor import UNLIMITED, Payloads, as_whole
+from whamming.native.arguments import UNLIMITED, as_whole
+from whamming.native.cursor import Payloads
 from whamming.native.view import padded
 from whamming.storage.settings import IndexSettings
-from whamming.storage.store.contents import Snapshot
+from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.vectors.arrays import as_vectors, blocks
 from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import measure

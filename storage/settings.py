@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Buckets, InvalidArgumentError, Tables
+from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
-from whamming.native.cursor import as_whole
 
 BitOrder = Literal["little", "big"]
 Durability = Literal["fsync", "async"]
@@ -91,7 +91,7 @@ class IndexSettings:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of a vector that is kept in front of an item's payload; see :mod:`whamming.storage.vectors.kept`."""
+        """Bytes of an item's kept vector; 0: the index keeps none. See :mod:`whamming.storage.vectors.kept`."""
         if self.keep_vectors is None or self.dim is None:
             return 0
         return 2 * self.dim if self.keep_vectors == "float16" else 4 + self.dim

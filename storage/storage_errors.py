@@ -68,6 +68,7 @@ class ClosedError(StorageError):
 
 def from_system(error: OSError, path: Path) -> StorageError:
     """Return what an error of the operating system is to our users."""
+    reason = error.strerror or error
     if error.errno in NO_ROOM:
-        return StorageFullError(f"no room to write to {path}: {error}; free some space, then write again")
-    return StorageError(f"{path} cannot be used: {error}")
+        return StorageFullError(f"no room to write to {path}: {reason}; free some space, then write again")
+    return StorageError(f"{path} cannot be used: {reason}")

@@ -6,36 +6,40 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from whamming.native import Answer, Budget, Costs, Hit, InvalidArgumentError, Plan, Stats
+from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
+from whamming.native.arguments import check_flag
 from whamming.native.costs import as_array, as_codes
-from whamming.storage.items.rows import Payloads, Rows, WriteBatch, as_ids
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows, as_ids
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
+from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CorruptStoreError, StorageError
-from whamming.storage.store.contents import Items, Snapshot
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
+from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
 from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
+from whamming.storage.verbs import IndexVerbs, verb
 
 ENCODER_FILE: Final = "encoder"
 """In the directory of an index."""
 
 
-class StoredIndex:
+class StoredIndex(IndexVerbs):
     """One index of a database. Any number of threads may use it at once."""
 
     def __init__(self, name: str, store: Store, encoder: Encoder | None = None) -> None:
         """Wrap a store; prefer :meth:`Database.index`."""
         self.name = name
         self.store = store
-        self.encoder = encoder
-        """What makes codes and costs of vectors; None: codes are made elsewhere."""
+        self._encoder = encoder
         self._directory: Path | None = None
         self.closed = False
         """:meth:`close` was called."""
@@ -49,18 +53,36 @@ class StoredIndex:
         return index
 
     @property
+    @verb
     def settings(self) -> IndexSettings:
-        """What the index is."""
         return self.store.settings
 
+    @property
+    @verb
+    def encoder(self) -> Encoder | None:
+        return self._encoder
+
+    @verb
+    def __enter__(self) -> Self:
+        return self
+
+    @verb
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @verb
     def __len__(self) -> int:
-        """Return the number of items."""
         return len(self.store.snapshot())
+
+    @verb
+    def count(self) -> int:
+        return len(self)
 
     def __repr__(self) -> str:
         """Describe the index in a line."""
-        return f"StoredIndex({self.name!r}, {self.settings.bits} bits)"
+        return f"StoredIndex({self.name!r}, {self.settings.bits} bits{', closed' if self.closed else ''})"
 
+    @verb
     def upsert(
         self,
         ids: ArrayLike,
@@ -70,19 +92,9 @@ class StoredIndex:
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
     ) -> None:
-        """Add items, or replace those whose id exists: all of them or, where one is refused, none.
-
-        Parameters
-        ----------
-        ids : ``uint64 [n]``. Of an id that repeats, the last item counts.
-        codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
-        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none.
-        vectors : instead of codes, what the index's encoder makes them of: ``[n, dim]``, float32, float16, float64,
-            int8 or uint8.
-        durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.
-        """
         self.write(self.batch(ids, codes, payloads, vectors=vectors), durability)
 
+    @verb
     def batch(
         self,
         ids: ArrayLike = (),
@@ -92,7 +104,6 @@ class StoredIndex:
         *,
         vectors: ArrayLike | None = None,
     ) -> WriteBatch:
-        """Return what :meth:`write` takes: upserts, as :meth:`upsert` describes them, and ids to delete before."""
         if vectors is None:
             if codes is None and np.size(ids):
                 raise InvalidArgumentError("items without codes; give codes, or vectors where the index has an encoder")
@@ -106,36 +117,34 @@ class StoredIndex:
             kept = pack_vectors(rows, settings.keep_vectors)
             rows = unpack_vectors(kept, settings.keep_vectors)
         made = settings.from_engine(encoder.encode(rows))
-        return WriteBatch.of(settings, ids, made, payloads, deletes, kept=kept)
+        return WriteBatch.of(settings, ids, made, payloads, deletes, vectors=kept)
 
+    @verb
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
-        """Remove items; ids that do not exist are ignored. Returns how many existed just before."""
         batch = self.batch(deletes=ids)
-        count = int(self.snapshot().get(np.unique(batch.deletes)).found.sum())
+        existing = int(self.snapshot().exists(np.unique(batch.deletes)).sum())
         self.write(batch, durability)
-        return count
+        return existing
 
+    @verb
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Apply upserts and deletes together."""
         if durability is not None:
             check_choice("durability", durability, ("fsync", "async"))
         self.store.write(batch, durability)
 
+    @verb
     def get(self, ids: ArrayLike) -> Items:
-        """Look items up by id."""
         return self.snapshot().get(as_ids(ids))
 
+    @verb
     def snapshot(self) -> Snapshot:
-        """Return an immutable view of the index as it is now."""
-        return self.store.snapshot().shown()
+        return self.store.snapshot()
 
+    @verb
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        """Return all items as they are now, in no particular order, in pieces of at most ``size``.
-
-        Codes are in the index's bit order.
-        """
         return self.snapshot().scan(size)
 
+    @verb
     def search(
         self,
         code: ArrayLike | None = None,
@@ -151,35 +160,16 @@ class StoredIndex:
         after: tuple[float, int] | None = None,
         rerank: Rerank | None = None,
     ) -> Search:
-        """Search one query. Hits come in order of (distance, id), each as soon as it is proven, for as long as asked.
-
-        Parameters
-        ----------
-        code : the query's packed code, in the index's bit order.
-        weights : what a mismatch of each bit costs, ``[bits]``; by default 1: plain Hamming distance.
-        table : instead of code and weights, the cost of a stored 0 and of a stored 1 of each bit, ``[bits, 2]``.
-        vector : instead, what the index's encoder makes the costs of, ``[dim]``.
-        costs : how: ``"asymmetric"``, ``"inner"`` or ``"symmetric"``, which takes weights; see
-            :data:`whamming.storage.Form`. By default asymmetric where the encoder has learned from a sample.
-        k : at most so many hits; by default all.
-        radius : only hits of at most this distance.
-        payloads : bring the items' payloads along.
-        after : only hits after this (distance, id), to go on with a search that broke off.
-        rerank : rank hits by the vectors that the index keeps, and give their distances by its metric. A number: the
-            ``k * rerank`` nearest by their codes are ranked, exactly; an item that is not among those is missed however
-            near its vector is, so this is approximate, and no lower bound is known. ``"exact"``: as many are looked at
-            as it takes until none is missed, in the worst case all; for the metric ``l2`` only. All of it is by the
-            vectors *as they are kept*, rounded to float16 or int8.
-        """
         if rerank is not None:
             return self._search_again(vector, costs, k, plan, payloads, rerank, (code, weights, table, radius, after))
         made = self._costs(code, weights, table, vector, costs)
         if not made.single:
             raise InvalidArgumentError(f"search takes one query, these are {len(made)}; use search_batch")
         snapshot = self.snapshot()
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=after, payloads=fetch))
 
+    @verb
     def search_batch(
         self,
         codes: ArrayLike | None = None,
@@ -195,12 +185,6 @@ class StoredIndex:
         threads: int | None = None,
         rerank: Rerank | None = None,
     ) -> Answer:
-        """Search many queries at once; unpacks to ``ids, distances``, numpy arrays ``[q, k]``.
-
-        Rows with fewer hits are padded with id 2**64 - 1 and distance infinity. ``weights``: ``[bits]`` for all, or
-        ``[q, bits]``; ``table``: ``[q, bits, 2]``; ``vectors``: ``[q, dim]``. The rest is as in :meth:`search`; with
-        ``rerank``, the answer's ``exact`` says where no item can have been missed.
-        """
         if rerank is None:
             made = self._costs(codes, weights, table, vectors, costs)
             return self.snapshot().view.search(made, k, radius, plan, budget=budget, threads=threads)
@@ -248,7 +232,7 @@ class StoredIndex:
             raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
         query, snapshot = queries[0], self.snapshot()
         wanted = len(snapshot) if k is None else check_k(k)
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         bound = None
         if factor is None:
             bound = Bound(encoder, query)
@@ -278,24 +262,24 @@ class StoredIndex:
             )
         return self.encoder
 
+    @verb
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
         self.store.flush()
 
+    @verb
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn recent writes into a segment with tables now, rather than when there are many."""
         self.store.seal(progress)
 
+    @verb
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge everything into one segment, without the items that are gone."""
         self.store.compact(progress)
 
+    @verb
     def stats(self) -> StoreStats:
-        """Tell what the index holds."""
         return self.store.stats()
 
+    @verb
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every byte against its checksum."""
         report = self.store.verify(progress)
         if self._directory is None or self.encoder is None:
             return report
@@ -305,86 +289,17 @@ class StoredIndex:
             return replace(report, problems=(*report.problems, str(error)))
         return replace(report, bytes_checked=report.bytes_checked + size)
 
+    @verb
     def backup(self, path: Path) -> None:
-        """Write a consistent copy to a new directory; writing goes on meanwhile."""
         self.store.backup(path)
         if self.encoder is not None:
             self.encoder.save(path / ENCODER_FILE)
 
+    @verb
     def close(self) -> None:
-        """Close the index; :meth:`Database.index` opens it again. One in memory is gone. Closing twice is fine."""
         self.closed = True
         with self._closing:
             self.store.close()
-
-
-class Hits(Protocol):
-    """Where a search's hits come from."""
-
-    def __next__(self) -> Hit:
-        """Return the next hit."""
-
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the next ``n`` hits."""
-
-    @property
-    def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this."""
-
-    @property
-    def stats(self) -> Stats:
-        """What it has cost so far."""
-
-    def close(self) -> None:
-        """Free what it holds."""
-
-
-class Search:
-    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
-
-    def __init__(self, snapshot: Snapshot, cursor: Hits) -> None:
-        """Start; prefer :meth:`StoredIndex.search`."""
-        self._snapshot = snapshot
-        self._cursor = cursor
-
-    def __enter__(self) -> Self:
-        """Return the search itself."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the search."""
-        self.close()
-
-    def __iter__(self) -> Iterator[Hit]:
-        """Return the search itself."""
-        return self
-
-    def __next__(self) -> Hit:
-        """Return the next hit, as soon as it is proven."""
-        return next(self._cursor)
-
-    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out."""
-        return self._cursor.next(n, budget=budget)
-
-    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
-        return self._cursor.next(len(self._snapshot))
-
-    @property
-    def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity when all were. Minus infinity where a search is
-        ranked again by a factor: nothing is known of the rest."""
-        return self._cursor.lower_bound
-
-    @property
-    def stats(self) -> Stats:
-        """What the search has cost so far."""
-        return self._cursor.stats
-
-    def close(self) -> None:
-        """Free what the search holds. Closing twice is fine."""
-        self._cursor.close()
 
 
 def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:

@@ -24,29 +24,32 @@ On a server (``whamming serve``), with the same verbs::
 The engine alone, over arrays in memory, is :mod:`whamming.native`; where indexes live is :mod:`whamming.storage`.
 """
 
-import importlib
-from importlib.metadata import version
+from importlib import import_module as _import_module
+from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-from whamming.native import Budget, Hit, InvalidArgumentError, WhammingError
+from whamming import native, storage
+from whamming.native import Answer, Budget, Hit, InvalidArgumentError, WhammingError
 from whamming.storage import Database, Encoder, StorageError, StoredIndex, load_encoder, restore
 from whamming.storage import fit as fit_encoder
 from whamming.storage import open_database as open  # noqa: A004 - the verb that users expect
-from whamming.wire.service_errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
+from whamming.wire.service_errors import DeadlineError, LocalOnlyError, OverloadedError, ServiceError, UnavailableError
 
 if TYPE_CHECKING:
     from whamming import aio
     from whamming.blocking import RemoteDatabase, RemoteIndex, RemoteSearch, connect
     from whamming.remote.tls import Tls
 
-__version__ = version("whamming")
+__version__ = _version("whamming")
 __all__ = [
+    "Answer",
     "Budget",
     "Database",
     "DeadlineError",
     "Encoder",
     "Hit",
     "InvalidArgumentError",
+    "LocalOnlyError",
     "OverloadedError",
     "RemoteDatabase",
     "RemoteIndex",
@@ -62,17 +65,32 @@ __all__ = [
     "connect",
     "fit_encoder",
     "load_encoder",
+    "native",
     "open",
     "restore",
+    "storage",
 ]
 
 
+_LAZY = {
+    "aio": "whamming.aio",
+    "RemoteDatabase": "whamming.blocking",
+    "RemoteIndex": "whamming.blocking",
+    "RemoteSearch": "whamming.blocking",
+    "connect": "whamming.blocking",
+    "Tls": "whamming.remote.tls",
+}
+"""What talks to servers is loaded when it is first used: gRPC takes longer to load than all the rest."""
+
+
 def __getattr__(name: str) -> Any:
-    """Load what talks to servers when it is first asked for: gRPC takes longer to load than all the rest."""
-    if name == "aio":
-        return importlib.import_module("whamming.aio")
-    if name in ("RemoteDatabase", "RemoteIndex", "RemoteSearch", "connect"):
-        return getattr(importlib.import_module("whamming.blocking"), name)
-    if name == "Tls":
-        return importlib.import_module("whamming.remote.tls").Tls
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load what talks to servers."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _import_module(_LAZY[name])
+    return module if name == "aio" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """List the public names only, those that are not loaded yet too."""
+    return sorted(__all__)

@@ -5,14 +5,15 @@
 
 /* Whamming's engine: exact nearest neighbours of binary codes by weighted Hamming distance.
  *
- * The engine knows three things:
+ * The engine knows four things:
  *
  *   arrays   flat, position-independent bytes that hold an index; built once, never changed. They may live in RAM
  *            or in a memory map: the engine borrows them and reads them in place.
  *   index    an opened, checked view of such arrays. Immutable; any number of threads may share it.
+ *   planner  what searches of one index have taught about this machine. Any number of threads may share it.
  *   cursor   one query at work. Owns all of the query's scratch; one thread at a time may use it.
  *
- * Exactness. A query's costs are rounded once to integers (wh_costs_round). From there on every sum, bound, tie and
+ * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). From there on every sum, bound, tie and
  * stop rule is integer arithmetic; the answer is the total order by (distance, id), the same for every plan, array
  * layout, instruction set and thread count. All sums stay within 2^53, so that a distance handed out as a double is
  * that integer over a power of two without any rounding, and the order of the doubles is the order of the integers.
@@ -60,17 +61,24 @@ enum wh_limits {
  * with nonnegative integer deltas, which is all that the engine ever computes with.
  */
 
-/* Round one table (bits x 2 doubles, row-major). exponent = 53 - x - ceil(log2(bits)) where every |cost| < 2^x, so
- * that no sum leaves [-2^53, 2^53]; each cost becomes rint(cost x 2^exponent), ties to even. A bit whose two costs
- * round alike has optimum 0 and delta 0.
- *   optimum: ceil(bits / 8) bytes;  delta: bits values.
- * Failures: WH_ARGUMENT (bits), WH_NOT_FINITE, WH_OVERFLOW. Thread-safe. */
-int wh_costs_round(const double *table, uint32_t bits, uint8_t *optimum, uint64_t *delta, int64_t *floor,
-                   int32_t *exponent);
+/* What costs are given as; any alignment. */
+enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
 
-/* Round `count` tables that lie one after the other, into arrays that do too. A failure is that of table *failed. */
-int wh_costs_round_all(const double *tables, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
-                       int64_t *floors, int32_t *exponents, size_t *failed);
+/* Round `count` tables of bits x 2 numbers (row-major), one after the other, into arrays that have one row per query.
+ * exponent = 53 - x - ceil(log2(bits)) where every |cost| < 2^x, so that no sum leaves [-2^53, 2^53]; each cost becomes
+ * rint(cost x 2^exponent), ties to even. A bit whose two costs round alike has optimum 0 and delta 0.
+ *   type: enum wh_number;  optima: count x ceil(bits / 8) bytes;  deltas: count x bits;  floors, exponents: count.
+ * Failures: WH_ARGUMENT (bits, type), WH_NOT_FINITE, WH_OVERFLOW; the last two are those of table *failed, and the
+ * outputs are unspecified then. Thread-safe. */
+int wh_costs_round_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
+                          uint64_t *deltas, int64_t *floors, int32_t *exponents, size_t *failed);
+
+/* The same for queries given as a code (ceil(bits / 8) bytes) and the cost of a mismatch per bit (bits numbers, which may
+ * be negative): what rounding the table with 0 for a stored bit that agrees gives, without that table.
+ * shared_code, shared_weights: 1: all queries share one code, or one row of weights. */
+int wh_costs_round_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights,
+                           uint32_t type, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
+                           int64_t *floors, int32_t *exponents, size_t *failed);
 
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  * The byte layout of each array is described at the head of arrays.h. Any alignment works; WH_BLOCKS is read fastest
@@ -93,7 +101,7 @@ enum wh_layout { WH_MULTI = 0, WH_SINGLE = 1 };
 enum wh_buckets { WH_COMPACT = 0, WH_FAST = 1 };
 
 struct wh_arrays {
-    const void *data[8];
+    void *data[8];    /* nothing but wh_build writes to them */
     uint64_t size[8]; /* bytes */
 };
 
@@ -150,6 +158,30 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info);
  * lists all places by increasing id (n x 4 bytes, any alignment). WH_CORRUPT where it names a place that is none. */
 int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places);
 
+/* -- Planner -----------------------------------------------------------------------------------------------------
+ *
+ * A planner chooses how to search one index: whether to probe or to sweep, from the times that earlier searches took on
+ * this machine, and with which instruction set. It never changes an answer. Any number of threads may share a planner and
+ * learn at once.
+ */
+
+typedef struct wh_planner wh_planner;
+
+/* A planner that has learned nothing yet. Failures: WH_MEMORY. */
+int wh_planner_create(wh_planner **planner);
+void wh_planner_free(wh_planner *planner); /* NULL is allowed. No search may be using it. */
+
+/* The sweep's kernels, best last. All give the same survivors. */
+enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };
+
+/* The kernel in use by default: the best that this machine runs. */
+int wh_simd_level(void);
+/* 1 if this machine runs the kernel. */
+int wh_simd_available(int level);
+/* Use this kernel for searches that start from now on; WH_ARGUMENT where it is not available. For tests and
+ * benchmarks. Thread-safe. */
+int wh_planner_use_simd(wh_planner *planner, int level);
+
 /* -- Search ------------------------------------------------------------------------------------------------------ */
 
 /* Parts without tables are swept, whatever the plan; WH_NO_TABLES where that leaves nothing to probe. */
@@ -161,13 +193,14 @@ typedef struct wh_cursor wh_cursor;
  * be alive in one part only. The largest part should come first: what it finds makes the others' search short. */
 struct wh_part {
     const wh_index *index;
+    wh_planner *planner; /* of this index; NULL: first guesses and the best kernels, and nothing is learned */
     const uint8_t *dead; /* bit p (byte p >> 3, mask 1 << (p & 7)): the item at place p is gone; NULL: none is */
     uint64_t dead_count; /* bits set */
 };
 
 /* One query. Everything pointed to is copied by wh_cursor_open. */
 struct wh_search {
-    const uint8_t *optimum; /* as wh_costs_round gives them */
+    const uint8_t *optimum; /* as rounding gives them */
     const uint64_t *delta;
     int64_t floor;
     int32_t exponent;
@@ -178,6 +211,12 @@ struct wh_search {
     double after_distance;
     uint64_t after_id;
 };
+
+/* Describe `count` searches that are alike but for their costs, which lie row by row as rounding leaves them and must
+ * outlive the searches. None is resumed. */
+void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
+                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
+                      uint64_t k, double radius);
 
 enum wh_stop {
     WH_MORE = 0,      /* the capacity was filled; more hits may follow */
@@ -206,7 +245,7 @@ struct wh_stats {
     uint64_t nanoseconds;      /* time spent inside the engine */
 };
 
-/* Start a search. Indexes and `dead` are borrowed until the cursor is closed, and must not change.
+/* Start a search. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
  * Memory of a cursor, all of it freed by wh_cursor_close: at most 400 KiB of the query's tables, and per part 16 bytes x
  * min(k, n, 65536), plus while probing at most 32 MiB of queues (a few KiB as a rule).
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
@@ -236,24 +275,12 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 /* -- Batches ----------------------------------------------------------------------------------------------------- */
 
 /* Top-k of q queries on `threads` threads (0 or 1: the calling one only). Queries that sweep share each pass over the
- * blocks. Results go to row i of ids and distances (q x k); counts[i] of them are set. stats: q structs or NULL.
+ * blocks. Results go to row i of ids and distances (q x k): counts[i] hits, then UINT64_MAX and
+ * +infinity. stats: q structs or NULL.
  * cancel, if not NULL, may be set to 1 by another thread: the call then returns WH_OK with *cancel still 1 and
  * the results unspecified. Every search must have k <= `k`. The first failure of any query is returned. */
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
                     uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
                     struct wh_stats *stats);
-
-/* -- Instruction sets -------------------------------------------------------------------------------------------- */
-
-/* The sweep's kernels, best last. All give the same survivors. */
-enum wh_simd { WH_PORTABLE = 0, WH_NEON = 1, WH_AVX2 = 2, WH_AVX512 = 3 };
-
-/* The kernel in use by default: the best that this machine runs. */
-int wh_simd_level(void);
-/* 1 if this machine runs the kernel. */
-int wh_simd_available(int level);
-/* Use this kernel for one index's searches from now on; WH_ARGUMENT where it is not available. For tests and
- * benchmarks; not to be called while cursors of the index are at work. */
-int wh_index_use_simd(wh_index *index, int level);
 
 #endif

@@ -61,7 +61,7 @@ def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
 
 def payload_column(payloads: Payloads) -> types_pb2.PayloadColumn:
     """Pack payloads that lie end to end."""
-    lengths = payloads.lengths.astype("<u4")
+    lengths = payloads.lengths().astype("<u4")
     return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=payloads.data.tobytes())
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
-from whamming.native.cursor import as_whole
 from whamming.storage import Encoder, IndexSettings, KeptVectors, StoreStats
 from whamming.v1 import index_pb2
 from whamming.wire.enums import (

@@ -18,7 +18,7 @@ def read_pair(cert: File, key: File) -> tuple[bytes, bytes]:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # or it would ask for one
     except OSError as error:  # of which SSLError is one
-        text = f"{cert} and {key} are not a certificate and its private key, as PEM without a password: {error}"
+        text = f"{cert} and {key} are not a certificate and its private key, as PEM without a password"
         raise InvalidArgumentError(text) from error
     return data
 
@@ -29,7 +29,7 @@ def read_authorities(file: File) -> bytes:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
     except OSError as error:  # of which SSLError is one
-        raise InvalidArgumentError(f"{file} holds no certificates of authorities as PEM: {error}") from error
+        raise InvalidArgumentError(f"{file} holds no certificates of authorities as PEM") from error
     return data
 
 

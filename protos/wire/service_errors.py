@@ -7,7 +7,8 @@
         ├── UnavailableError         the server cannot be reached, or is shutting down
         ├── DeadlineError            no answer in time
         ├── OverloadedError          the server takes on no more; try again later
-        └── AnswerTooLargeError      an answer does not fit into one message; ask for less
+        ├── AnswerTooLargeError      an answer does not fit into one message; ask for less
+        └── LocalOnlyError           the network cannot do this yet; a database in this process can
 
 A server turns an error into a status by the first row of :data:`TABLE` that matches its type. A client turns the
 status's reason back into the row's type. So an error is of the same type in this process and on a server.
@@ -53,6 +54,10 @@ class OverloadedError(ServiceError):
 
 class AnswerTooLargeError(ServiceError):
     """An answer does not fit into one message. Ask for less."""
+
+
+class LocalOnlyError(ServiceError, NotImplementedError):
+    """The network cannot do this yet; a database in this process can."""
 
 
 class NoTablesError(InvalidArgumentError):

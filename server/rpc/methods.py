@@ -6,8 +6,8 @@ read here rather than by gRPC, so that bytes that are not a message get a status
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf import message_factory
@@ -19,6 +19,12 @@ from whamming.wire.fields import FieldError
 
 Context: TypeAlias = Any
 """A ``grpc.aio.ServicerContext``; gRPC has no types of its own."""
+
+M = TypeVar("M")
+Receive = Callable[[], Awaitable[M | None]]
+"""Returns the next message of a stream; None: the client has no more."""
+Send = Callable[[M], Awaitable[None]]
+"""Sends a message on a stream."""
 
 
 def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
@@ -54,17 +60,17 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
                 async for response in call(read(data), context):
                     await context.write(response.SerializeToString())
 
-    async def converse(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def messages() -> AsyncIterator[Message]:
-            async for data in requests:
-                yield read(data)
+    async def converse(unused: object, context: Context) -> None:
+        async def receive() -> Message | None:
+            data = await context.read()
+            return None if data is grpc.aio.EOF else read(data)
 
-        async def write(response: Message) -> None:
+        async def send(response: Message) -> None:
             await context.write(response.SerializeToString())
 
         async with reporting(context):
             with admit():
-                await call(messages(), write)
+                await call(receive, send)
 
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)

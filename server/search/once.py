@@ -36,7 +36,7 @@ async def search_once(
         call.close_requests()
         parts: list[Results] = []
         size = 0
-        async for some in call.results():
+        while some := await call.next_results():
             parts += some
             size += sum(part.nbytes for part in some)
             if size > max_bytes:

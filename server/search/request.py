@@ -31,8 +31,9 @@ class Group(NamedTuple):
 
     index_name: str
     options: Options
-    given: tuple[str, ...]
-    """The columns that say their costs, with their types."""
+    has_codes: bool
+    has_weights: bool
+    has_tables: bool
     form: int
 
 
@@ -99,12 +100,8 @@ class QueryRequest:
         message, options = self._message, self.options
         if self.after_distances or not options.can_be_grouped:
             return None
-        given = ["codes"] if message.codes else []
-        for name in ("weights", "tables", "vectors"):
-            if message.HasField(name):
-                matrix = getattr(message, name)
-                given.append(f"{name}:{matrix.type}:{matrix.columns}")
-        return Group(self.index, options, tuple(given), message.form)
+        has_tables = message.HasField("tables")
+        return Group(self.index, options, bool(message.codes), message.HasField("weights"), has_tables, message.form)
 
     def check(self, index: StoredIndex) -> None:
         """Check the columns against the index. Raises :class:`FieldError` for the first that is wrong."""
@@ -124,7 +121,7 @@ class QueryRequest:
                 )
             codes = np.frombuffer(message.codes, dtype=np.uint8).reshape(count, width)
         if message.HasField("weights"):
-            weights = _costs_matrix(message.weights, "weights", bits, "one per bit")
+            weights = _costs_matrix(message.weights, "weights", bits, bits)
             if len(weights) not in (1, count):
                 raise FieldError(
                     "weights", f"weights has {len(weights)} rows for {count} queries; give one each, or one for all"
@@ -133,7 +130,7 @@ class QueryRequest:
         if message.HasField("tables"):
             if codes is not None or weights is not None:
                 raise FieldError("tables", "queries have cost tables and codes or weights; give one or the other")
-            tables = _costs_matrix(message.tables, "tables", 2 * bits, "two per bit")
+            tables = _costs_matrix(message.tables, "tables", 2 * bits, bits)
             _check_rows("tables", tables, count)
         if message.HasField("vectors"):
             if codes is not None or tables is not None:
@@ -210,12 +207,12 @@ def need_encoder(index: StoredIndex) -> Encoder:
     return index.encoder
 
 
-def _costs_matrix(message: Any, field: str, columns: int, rule: str) -> NDArray[Any]:
+def _costs_matrix(message: Any, field: str, columns: int, bits: int) -> NDArray[Any]:
     rows = matrix_of(message, field)
     if rows.dtype not in _FLOATS:
         raise FieldError(f"{field}.type", f"{field} has numbers of type {rows.dtype.name}; use float64 or float32")
     if rows.shape[1] != columns:
-        raise FieldError(field, f"{field} has {rows.shape[1]} columns; it must have {columns}: {rule}")
+        raise FieldError(field, f"{field} has {rows.shape[1]} columns; codes of {bits} bits need {columns}")
     return rows
 
 

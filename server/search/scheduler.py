@@ -271,13 +271,13 @@ class Scheduler(Generic[J]):
 
     def _execute(self, jobs: Sequence[J], estimate: ThroughputEstimate | None) -> None:
         """Run jobs, and account for the time that they took."""
-        start = time.thread_time()  # not counting what other threads and processes do meanwhile
+        start = time.perf_counter()
         try:
             again = self._run(jobs, self._slice)
         except BaseException:
             log.exception("a query failed")
             again = ()
-        used = time.thread_time() - start
+        used = time.perf_counter() - start
         if estimate is not None:
             estimate.add(used, len(jobs))
         with self._lock:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.storage.items.rows import Payloads, Rows, WriteBatch
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import SEGMENT_ARRAYS
+from whamming.storage.items.write_batch import WriteBatch
+from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError, FormatError
 
-FORMAT: Final = 1
-"""The version of the file format that this code writes, and the newest that it reads."""
+FORMAT: Final = 2
+"""The version of the file format that this code writes and reads."""
 
 MANIFEST_KEY: Final = b"m"
 _DELTA, _ARRAY, _DEAD = b"d", b"s", b"t"
@@ -28,6 +31,11 @@ LARGEST_VALUE: Final = 2**32 - 1
 HEADER: Final = 48
 """Bytes of an array's header. A large value starts 16 bytes after a page, so that what follows the header starts on a
 cache line."""
+
+_PAYLOADS, _VECTORS = 1, 2
+"""Flags of a delta: which columns follow the codes."""
+
+_Buffer = TypeVar("_Buffer", bytearray, memoryview)
 
 _array_header = struct.Struct("<4sIQQB23x")
 _delta_header = struct.Struct("<4sIQIIQB15x")
@@ -59,13 +67,13 @@ def sequence_of(key: bytes) -> int | None:
     return int.from_bytes(key[1:], "big") if key[:1] == _DELTA and len(key) == 9 else None
 
 
-def pack_array(segment: int, name: str, data: memoryview) -> bytearray:
+def pack_array(segment: int, name: str, data: memoryview) -> memoryview:
     """Return an array with its header."""
-    kind = SEGMENT_ARRAYS.index(name)
-    packed = bytearray(HEADER + data.nbytes)
-    packed[HEADER:] = data
-    _array_header.pack_into(packed, 0, b"WHAa", 0, segment, data.nbytes, kind)
-    return sealed(packed)
+    packed = np.empty(HEADER + data.nbytes, dtype=np.uint8)
+    if data.nbytes:
+        packed[HEADER:] = np.frombuffer(data, dtype=np.uint8)  # numpy lets other threads run while it copies
+    _array_header.pack_into(packed.data, 0, b"WHAa", 0, segment, data.nbytes, SEGMENT_ARRAYS.index(name))
+    return with_checksum(packed.data)
 
 
 def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
@@ -73,10 +81,10 @@ def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
     packed = bytearray(HEADER + dead.nbytes)
     packed[HEADER:] = dead.tobytes()
     _array_header.pack_into(packed, 0, b"WHAt", 0, segment, dead.nbytes, 255)
-    return sealed(packed)
+    return with_checksum(packed)
 
 
-def sealed(packed: bytearray) -> bytearray:
+def with_checksum(packed: _Buffer) -> _Buffer:
     """Write the checksum into a record whose bytes 4 to 7 are 0."""
     struct.pack_into("<I", packed, 4, zlib.crc32(packed))
     return packed
@@ -130,25 +138,30 @@ def delta_bytes(batch: WriteBatch) -> int:
 
 def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
     """Return a write batch as a record."""
-    rows, payloads = batch.upserts, batch.upserts.payloads
+    rows, payloads, vectors = batch.upserts, batch.upserts.payloads, batch.upserts.vectors
     size = len(payloads.data) if payloads is not None else 0
-    header = _delta_header.pack(
-        b"WHAd", 0, sequence, len(batch.deletes), len(rows), size, 1 if payloads is not None else 0
-    )
-    pieces = [header, batch.deletes.astype("<u8").tobytes(), rows.ids.astype("<u8").tobytes(), rows.codes.tobytes()]
+    flags = (_PAYLOADS if payloads is not None else 0) | (_VECTORS if vectors is not None else 0)
+    header = _delta_header.pack(b"WHAd", 0, sequence, len(batch.deletes), len(rows), size, flags)
+    columns = [batch.deletes.astype("<u8", copy=False), rows.ids.astype("<u8", copy=False), rows.codes]
+    if vectors is not None:
+        columns.append(vectors)
     if payloads is not None:
-        pieces += [payloads.ends.astype("<u8").tobytes(), payloads.data.tobytes()]
-    return sealed(bytearray(b"".join(pieces)))
+        columns += [payloads.ends.astype("<u8", copy=False), payloads.data]
+    return with_checksum(bytearray(b"".join([header, *(np.ascontiguousarray(column).data for column in columns)])))
 
 
-def unpack_delta(record: Any, sequence: int, code_bytes: int) -> WriteBatch:
+def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBatch:
     """Read a write batch back; checks everything."""
     what = f"write {sequence}"
     view = checked(record, what, b"WHAd", _delta_header.size)
     _, _, stored, deletes, upserts, size, flags = _delta_header.unpack_from(view)
-    expected = _delta_header.size + 8 * deletes + upserts * (8 + code_bytes) + (8 * upserts + size if flags & 1 else 0)
+    width = settings.vector_bytes if flags & _VECTORS else 0
+    expected = _delta_header.size + 8 * deletes + upserts * (8 + settings.code_bytes + width)
+    expected += 8 * upserts + size if flags & _PAYLOADS else 0
     if stored != sequence or view.nbytes != expected:
         raise CorruptStoreError(f"{what} has {view.nbytes} bytes instead of {expected}; restore a backup")
+    if bool(flags & _VECTORS) != bool(settings.vector_bytes):
+        raise CorruptStoreError(f"{what} has flags {flags:#x}, which do not fit the index's settings; restore a backup")
     at = _delta_header.size
 
     def column(dtype: str, count: int) -> NDArray[Any]:
@@ -158,21 +171,22 @@ def unpack_delta(record: Any, sequence: int, code_bytes: int) -> WriteBatch:
         return values.copy()
 
     gone, ids = column("<u8", deletes), column("<u8", upserts)
-    codes = column("u1", upserts * code_bytes).reshape(upserts, code_bytes)
+    codes = column("u1", upserts * settings.code_bytes).reshape(upserts, settings.code_bytes)
+    vectors = column("u1", upserts * width).reshape(upserts, width) if width else None
     payloads = None
-    if flags & 1:
+    if flags & _PAYLOADS:
         payloads = Payloads(column("<u8", upserts), column("u1", size))
         if len(payloads.ends) and (
             int(payloads.ends[-1]) != size or (np.diff(payloads.ends.astype(np.int64)) < 0).any()
         ):
             raise CorruptStoreError(f"{what} has payloads that overlap; restore a backup")
-    return WriteBatch(gone, Rows(ids, codes, payloads))
+    return WriteBatch(gone, Rows(ids, codes, payloads, vectors))
 
 
 def pack_manifest(values: dict[str, Any]) -> bytearray:
     """Return the manifest as a record."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-    return sealed(bytearray(_manifest_header.pack(b"WHAm", 0, len(text)) + text))
+    return with_checksum(bytearray(_manifest_header.pack(b"WHAm", 0, len(text)) + text))
 
 
 def unpack_manifest(record: Any) -> dict[str, Any]:
@@ -182,8 +196,7 @@ def unpack_manifest(record: Any) -> dict[str, Any]:
     if size != view.nbytes - _manifest_header.size:
         raise CorruptStoreError("the manifest has a wrong length; restore a backup")
     values: dict[str, Any] = json.loads(bytes(view[_manifest_header.size :]))
-    if values["format"] > FORMAT:
-        raise FormatError(
-            f"the index has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming to open it"
-        )
+    if values["format"] != FORMAT:
+        remedy = "upgrade whamming to open it" if values["format"] > FORMAT else "import its items into a new index"
+        raise FormatError(f"the index has format {values['format']}; this version reads format {FORMAT}: {remedy}")
     return values

@@ -1,4 +1,9 @@
-"""A segment: items as flat arrays, which may lie in RAM or in a memory map. Immutable."""
+"""A segment: items as flat arrays, in RAM or in a memory map. Immutable.
+
+Large segments are sealed: their rows are in an order that searches well, and they have tables. Recent writes are in
+*runs*: small segments in RAM whose rows stay in order of id, without tables. Those are quick to build, and up to a
+million rows a sweep of them takes no longer than probing would.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +13,37 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import ARRAY_NAMES, Index, Part
-from whamming.storage.items.rows import Payloads, Rows
+from whamming.native import ARRAY_NAMES, Index
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import Rows
 from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError
 
-SEGMENT_ARRAYS: Final = (*ARRAY_NAMES, "by_id", "payload_ends", "payload_data")
-"""The engine's arrays; all places by increasing id; where each place's payload ends; the payloads."""
-
-TABLES_FROM: Final = 32_768
-"""Items: runs of recent writes of at least so many have tables as well; smaller ones are as fast to sweep."""
-
-_NOWHERE: Final = np.uint64(2**64 - 1)
+SEGMENT_ARRAYS: Final = (*ARRAY_NAMES, "by_id", "payload_ends", "payload_data", "vectors")
+"""The engine's arrays; all places by increasing id; where each place's payload ends; the payloads; the kept vectors."""
 
 
 class Segment:
     """Items at places 0 .. n - 1, in an order of the engine's choice."""
 
-    def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
-        """Open a segment over its arrays, in place. ``owner`` is kept alive for as long as they are in use."""
+    def __init__(self, settings: IndexSettings, arrays: Mapping[str, Any], owner: object = None) -> None:
+        """Open a segment over its arrays, in place. ``owner`` is kept alive for as long as they are in use.
+
+        Raises CorruptStoreError if the arrays do not fit together.
+        """
         self.index = Index.from_arrays({name: arrays[name] for name in ARRAY_NAMES}, owner=owner)
         self.n = self.index.n
         self._arrays = {name: arrays[name] for name in SEGMENT_ARRAYS}
         self._owner = owner
-        for name, size in (("by_id", 4 * self.n), ("payload_ends", 8 * self.n)):
+        self._vector_bytes = settings.vector_bytes
+        expected = {"by_id": 4 * self.n, "payload_ends": 8 * self.n, "vectors": settings.vector_bytes * self.n}
+        for name, size in expected.items():
             found = memoryview(self._arrays[name]).nbytes
             if found != size and not (name == "payload_ends" and found == 0):
                 raise CorruptStoreError(f"the array {name} has {found} bytes; {self.n} items need {size}")
-        ids = self._sorted_ends()
-        self.least_id, self.greatest_id = ids
+        self.least_id, self.greatest_id = self._id_range()
+        self._sorted_ids: NDArray[np.uint64] | None = None
+        """Of a run: looking ids up in them is faster than through ``by_id`` alone."""
 
     @classmethod
     def build(
@@ -47,7 +54,7 @@ class Segment:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Segment:
-        """Build one in RAM, with tables."""
+        """Build one in RAM, with the tables that the settings ask for."""
         index = Index.build(
             rows.codes,
             settings.bits,
@@ -57,23 +64,19 @@ class Segment:
             threads=threads,
             progress=progress,
         )
-        by_id = np.argsort(index.ids).astype("<u4")
-        arrays: dict[str, Any] = dict(index.arrays)
-        arrays |= {"by_id": by_id, "payload_ends": b"", "payload_data": b""}
-        if rows.payloads is not None and len(rows.payloads.data):
-            row_of_place = np.empty(len(rows), dtype=np.int64)
-            row_of_place[by_id] = np.argsort(rows.ids)
-            payloads = rows.payloads.take(row_of_place)
-            arrays |= {"payload_ends": payloads.ends.astype("<u8"), "payload_data": payloads.data}
-        return cls(arrays)
+        return cls(settings, _arrays_of(index, rows))
 
-    def forget(self) -> None:
-        """Let go of the arrays, which nobody may be using."""
-        del self.index, self._arrays
+    @classmethod
+    def build_run(cls, settings: IndexSettings, rows: Rows) -> Segment:
+        """Build one of recent writes, in order of id, in RAM and without tables."""
+        index = Index.build(rows.codes, settings.bits, rows.ids, "none", reorder=False, threads=1)
+        run = cls(settings, _arrays_of(index, rows))
+        run._sorted_ids = rows.ids
+        return run
 
     @property
     def arrays(self) -> dict[str, memoryview]:
-        """All arrays as flat buffers."""
+        """All arrays by their names in SEGMENT_ARRAYS, as flat buffers."""
         return {name: memoryview(buffer).cast("B") for name, buffer in self._arrays.items()}
 
     @property
@@ -86,15 +89,25 @@ class Segment:
         """Bytes of all payloads."""
         return memoryview(self._arrays["payload_data"]).nbytes
 
+    @property
+    def has_payloads(self) -> bool:
+        """At least one item has a payload."""
+        return memoryview(self._arrays["payload_ends"]).nbytes > 0
+
     def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the places of some ids (sorted, for speed), -1 for those that the segment does not have."""
         # Of the ids' type: numpy would turn all of them into doubles to compare them with a Python integer.
         first = int(np.searchsorted(ids, np.uint64(self.least_id)))
         last = int(np.searchsorted(ids, np.uint64(self.greatest_id), side="right"))
         places = np.full(len(ids), -1, dtype=np.int64)
-        if self.n and first < last:
-            found = self.index.find(self._arrays["by_id"], ids[first:last])
-            places[first:last] = np.where(found == _NOWHERE, np.uint64(0), found + np.uint64(1)).astype(np.int64) - 1
+        if not self.n or first >= last:
+            return places
+        wanted = ids[first:last]
+        if self._sorted_ids is not None:
+            rank = np.minimum(np.searchsorted(self._sorted_ids, wanted), self.n - 1)
+            places[first:last] = np.where(self._sorted_ids[rank] == wanted, self._arrays["by_id"][rank], np.int64(-1))
+        else:  # "nowhere" is 2**64 - 1, which is -1 as a signed integer
+            places[first:last] = self.index.find(self._arrays["by_id"], wanted).view(np.int64)
         return places
 
     def payload(self, place: int) -> bytes:
@@ -106,10 +119,6 @@ class Segment:
         if not start <= end <= len(payloads.data):
             raise CorruptStoreError(f"the payload of place {place} would lie at {start} to {end}; verify the index")
         return payloads.data[start:end].tobytes()
-
-    def heads(self, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-        """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
-        return _heads(self._payloads(), places, width)
 
     def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
         """Return where the payloads of some places end, among those of all places; None: there are none."""
@@ -124,6 +133,13 @@ class Segment:
         """Return the codes at some places, in the engine's bit order."""
         return self.index.codes_at(places)
 
+    def vectors(self, places: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """Return the kept vectors at some places, as bytes ``[n, vector_bytes]``; None: the index keeps none."""
+        if not self._vector_bytes:
+            return None
+        column = np.frombuffer(self._arrays["vectors"], dtype=np.uint8) if self.n else np.empty(0, dtype=np.uint8)
+        return column.reshape(self.n, self._vector_bytes).take(places, axis=0)
+
     def rows(self, places: NDArray[np.int64]) -> Rows:
         """Return the items at some places, given in increasing order."""
         payloads = self._payloads()
@@ -133,22 +149,15 @@ class Segment:
             if len(bounds) and (bounds[-1] > len(payloads.data) or (bounds[1:] < bounds[:-1]).any()):
                 raise CorruptStoreError("payloads that overlap or lie outside of their array; verify the index")
             payloads = payloads.take(places)
-        return Rows(self.ids(places), self.codes(places), payloads)
-
-    def part(self, dead: NDArray[np.uint8] | None, dead_count: int) -> Part:
-        """Return what the engine searches, without the places in a bitmap."""
-        return Part(self.index, dead, dead_count)
+        return Rows(self.ids(places), self.codes(places), payloads, self.vectors(places))
 
     def _payloads(self) -> Payloads | None:
-        ends = np.frombuffer(self._arrays["payload_ends"], dtype="<u8") if self._has_payloads() else None
-        if ends is None:
+        if not self.has_payloads:
             return None
+        ends = np.frombuffer(self._arrays["payload_ends"], dtype="<u8")
         return Payloads(ends, np.frombuffer(self._arrays["payload_data"], dtype=np.uint8))
 
-    def _has_payloads(self) -> bool:
-        return memoryview(self._arrays["payload_ends"]).nbytes > 0
-
-    def _sorted_ends(self) -> tuple[int, int]:
+    def _id_range(self) -> tuple[int, int]:
         if not self.n:
             return 0, 0
         order = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
@@ -159,119 +168,21 @@ class Segment:
         return int(least), int(greatest)
 
 
-class Run:
-    """A segment of recent writes, in RAM: items in order of id, place 0 first.
-
-    The engine's index of them is made when a search first asks for it.
-    """
-
-    def __init__(self, settings: IndexSettings, rows: Rows) -> None:
-        """Take items in order of id."""
-        self._settings = settings
-        self._rows = rows
-        self._index: Index | None = None
-        self._places: NDArray[np.int64] | None = None  # of the index, by place of the run
-        self.n = len(rows)
-        self.nbytes = rows.nbytes
-        self.payload_bytes = 0 if rows.payloads is None else len(rows.payloads.data)
-
-    def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the places of some ids, -1 for those that the run does not have."""
-        if self.n == 0:
-            return np.full(len(ids), -1, dtype=np.int64)
-        places = np.minimum(np.searchsorted(self._rows.ids, ids), self.n - 1)
-        return np.where(self._rows.ids[places] == ids, places, -1)
-
-    def payload(self, place: int) -> bytes:
-        """Return the payload of one place."""
-        return self._rows.payloads[place] if self._rows.payloads is not None else b""
-
-    def heads(self, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-        """Return the first ``width`` bytes of the payloads of some places, ``[n, width]``."""
-        return _heads(self._rows.payloads, places, width)
-
-    def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return where the payloads of some places end, among those of all places; None: there are none."""
-        return None if self._rows.payloads is None else self._rows.payloads.ends[places]
-
-    def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the ids of some places."""
-        return self._rows.ids[places]
-
-    def codes(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the codes at some places, in the engine's bit order."""
-        return self._rows.codes[places]
-
-    def rows(self, places: NDArray[np.int64]) -> Rows:
-        """Return the items at some places."""
-        return self._rows if len(places) == self.n else self._rows.take(places)
-
-    def part(self, dead: NDArray[np.uint8] | None, dead_count: int) -> Part:
-        """Return what the engine searches, without the places in a bitmap."""
-        if self._index is None or self._places is None:
-            rows = self._rows
-            tables = self._settings.tables if self.n >= TABLES_FROM else "none"
-            index = Index.build(rows.codes, self._settings.bits, rows.ids, tables, reorder=False, threads=1)
-            self._places, self._index = np.argsort(index.ids), index
-        if dead is None:
-            return Part(self._index)
-        gone = np.zeros(self.n, dtype=np.uint8)
-        gone[self._places] = np.unpackbits(dead, count=self.n, bitorder="little")
-        return Part(self._index, np.packbits(gone, bitorder="little"), dead_count)
-
-
-class Live:
-    """A segment without the items that are gone. Immutable: killing more gives another."""
-
-    def __init__(
-        self, segment: Segment | Run, dead: NDArray[np.uint8] | None = None, number: int | None = None
-    ) -> None:
-        """``dead``: a bitmap by place; ``number``: of a sealed segment."""
-        self.segment = segment
-        self.dead = dead
-        self.number = number
-        self.dead_count = 0 if dead is None else int.from_bytes(dead.tobytes(), "little").bit_count()
-        self.live = segment.n - self.dead_count
-
-    def killing(self, ids: NDArray[np.uint64]) -> Live:
-        """Return it without some more ids (sorted); those that it does not have, or not any more, are ignored."""
-        places = self.segment.find(ids)
-        places = places[places >= 0]
-        if len(places) == 0:
-            return self
-        dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
-        np.bitwise_or.at(dead, places >> 3, (1 << (places & 7)).astype(np.uint8))
-        return Live(self.segment, dead, self.number)
-
-    def alive(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which places (-1: none) hold an item that is still there."""
-        there = places >= 0
-        if self.dead is not None:
-            safe = np.where(there, places, 0)
-            there &= (self.dead[safe >> 3] >> (safe & 7).astype(np.uint8) & 1) == 0
-        return there
-
-    def places(self) -> NDArray[np.int64]:
-        """Return the places of all items that are still there."""
-        if self.dead is None:
-            return np.arange(self.segment.n, dtype=np.int64)
-        gone = np.unpackbits(self.dead, count=self.segment.n, bitorder="little")
-        return np.flatnonzero(gone == 0)
-
-    def rows(self) -> Rows:
-        """Return all items that are still there."""
-        return self.segment.rows(self.places())
-
-    @property
-    def part(self) -> Part:
-        """What the engine searches."""
-        return self.segment.part(self.dead, self.dead_count)
-
-
-def _heads(payloads: Payloads | None, places: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    if payloads is None:
-        raise CorruptStoreError("items have no vectors where vectors are kept; verify the index")
-    starts = np.where(places > 0, payloads.ends[places - 1], 0).astype(np.int64)
-    if (starts + width > payloads.ends[places].astype(np.int64)).any() or (starts + width > len(payloads.data)).any():
-        raise CorruptStoreError(f"a payload has no room for a vector of {width} bytes; verify the index")
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(payloads.data, width)[starts])
+def _arrays_of(index: Index, rows: Rows) -> dict[str, Any]:
+    """Return the engine's arrays, and ours in the order of its places."""
+    ids = index.ids
+    by_id = np.argsort(ids).astype("<u4")
+    arrays: dict[str, Any] = dict(index.arrays)
+    arrays |= {"by_id": by_id, "payload_ends": b"", "payload_data": b"", "vectors": b""}
+    payloads = rows.payloads if rows.payloads is not None and len(rows.payloads.data) else None
+    vectors = rows.vectors
+    if (payloads is not None or vectors is not None) and not np.array_equal(ids, rows.ids):
+        row_of_place = np.empty(len(rows), dtype=np.int64)
+        row_of_place[by_id] = np.argsort(rows.ids)
+        payloads = payloads.take(row_of_place) if payloads is not None else None
+        vectors = vectors.take(row_of_place, axis=0) if vectors is not None else None
+    if payloads is not None:
+        arrays |= {"payload_ends": payloads.ends.astype("<u8"), "payload_data": payloads.data}
+    if vectors is not None:
+        arrays["vectors"] = np.ascontiguousarray(vectors).reshape(-1)
+    return arrays

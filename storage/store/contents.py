@@ -4,260 +4,196 @@
 
     sealed    large segments with tables, in RAM or in a memory map
     frozen    runs that are being sealed
-    runs      small segments in RAM, without tables, of recent writes, each at least twice as large as the next
-    pending   batches that no search has asked for yet
+    runs      small segments in RAM, without tables, of recent writes
+    pending   small batches that no search has asked for yet
 
-A write only appends to ``pending``. The next snapshot settles all pending batches at once: the ids that they touch die
-in every segment, the items that are left become a run. Runs of like size are merged, so that there are few.
+Contents are immutable: each change returns its successor. So a search needs no lock to read them, whatever happens
+meanwhile; those who change them take turns (see ``segmented.py``).
 
-Not thread-safe: the store that owns it holds a lock. What it hands out is immutable.
+A batch touches some ids: they die in every part, and the items that it upserts become a run. A large batch's run is
+built before the write is committed (:meth:`Change.of`). Small batches wait in ``pending`` until they are many, or until
+a snapshot is wanted: then one run is built of all of them, of PENDING_ROWS rows at most (more only of writes that were
+read back from a file).
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import InvalidArgumentError, Part, View
-from whamming.native.cursor import as_whole
-from whamming.storage.items.rows import Rows, WriteBatch, settle
-from whamming.storage.items.segment import Live, Run, Segment
+from whamming.storage.items.live_part import LivePart, merged_rows
+from whamming.storage.items.segment import Segment
+from whamming.storage.items.write_batch import WriteBatch, net_changes
 from whamming.storage.settings import IndexSettings
 from whamming.storage.store import maintenance
-from whamming.storage.vectors.kept import unpack_vectors
+from whamming.storage.store.snapshot import Snapshot
 
-PIECE_BYTES = 1 << 23
-"""Of payloads in one piece of a scan, unless a single item has more."""
-SMALL_RUN = 4096
-"""Rows: runs of at most so many are always merged."""
+PENDING_ROWS = 1024
+"""Changes that may wait in ``pending``."""
 
 
 @dataclass(frozen=True)
-class Items:
-    """Some items by id, in the index's bit order; what ``get`` returns."""
+class Change:
+    """A batch, and what it does to the contents if it is large: computed before it is committed."""
 
-    ids: NDArray[np.uint64]
-    found: NDArray[np.bool_]
-    codes: NDArray[np.uint8]
-    """Zero where the id was not found."""
-    payloads: list[bytes]
-    """Empty where the id was not found."""
-    vectors: NDArray[np.float32] | None = None
-    """As they are kept; zero where the id was not found. None: the index keeps none."""
+    batch: WriteBatch
+    touched: NDArray[np.uint64] | None = None
+    """Sorted. None: the batch is small."""
+    run: LivePart | None = None
 
-    def __len__(self) -> int:
-        """Return how many ids were asked for."""
-        return len(self.ids)
-
-
-class Snapshot:
-    """An immutable view of an index, to be searched for as long as it is kept.
-
-    A store's own shows what is stored: a kept vector is a part of its item's payload. :meth:`shown` is for users.
-    """
-
-    def __init__(self, settings: IndexSettings, parts: Sequence[Live], version: int) -> None:
-        """Put the parts together; ``version`` grows with every write."""
-        self.settings = settings
-        self.version = version
-        self._hidden = 0
-        self._parts = tuple(part for part in parts if part.live)
-        searched: list[Part] = [part.part for part in self._parts]
-        if not searched:
-            searched = [Live(Run(settings, Rows.none(settings.code_bytes))).part]
-        self.view = View(searched, settings.bits, lenient=settings.tables != "none")
-
-    def __len__(self) -> int:
-        """Return the number of items."""
-        return self.view.n
-
-    def shown(self) -> Snapshot:
-        """Return the same without the vectors that are kept in front of payloads."""
-        if self._hidden == self.settings.vector_bytes:
-            return self
-        other = copy.copy(self)
-        other._hidden = self.settings.vector_bytes
-        return other
-
-    def get(self, ids: NDArray[np.uint64]) -> Items:
-        """Look some items up by id."""
-        order = np.argsort(ids, kind="stable")
-        wanted = ids[order]
-        found = np.zeros(len(ids), dtype=bool)
-        codes = np.zeros((len(ids), self.settings.code_bytes), dtype=np.uint8)
-        payloads = [b""] * len(ids)
-        for part in self._parts:
-            places = part.segment.find(wanted)
-            mine = np.flatnonzero(part.alive(places))
-            if len(mine) == 0:
-                continue
-            rows = order[mine]
-            found[rows] = True
-            codes[rows] = part.segment.codes(places[mine])
-            if part.segment.payload_bytes:
-                for row, place in zip(rows.tolist(), places[mine].tolist(), strict=True):
-                    payloads[row] = part.segment.payload(place)[self._hidden :]
-        vectors = self.vectors(ids) if self._hidden else None
-        return Items(ids, found, self.settings.from_engine(codes), payloads, vectors)
-
-    def vectors(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the kept vectors of some ids, ``[n, dim]``; zero for those that are not there."""
-        kind, width = self.settings.keep_vectors, self.settings.vector_bytes
-        if kind is None:
-            raise InvalidArgumentError("the index keeps no vectors; create it with keep_vectors='float16' or 'int8'")
-        order = np.argsort(ids, kind="stable")
-        packed = np.zeros((len(ids), width), dtype=np.uint8)
-        for part in self._parts:
-            places = part.segment.find(ids[order])
-            mine = np.flatnonzero(part.alive(places))
-            if len(mine):
-                packed[order[mine]] = part.segment.heads(places[mine], width)
-        return unpack_vectors(packed, kind)
-
-    def payloads(self, ids: NDArray[np.uint64]) -> list[bytes]:
-        """Return the payloads of some ids; empty for those that are not there."""
-        if not any(part.segment.payload_bytes > self._hidden * part.segment.n for part in self._parts):
-            return [b""] * len(ids)
-        return self.get(ids).payloads
-
-    def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
-        if as_whole("size", size) < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
-        return self._pieces(size)
-
-    def _pieces(self, size: int) -> Iterator[Rows]:
-        for part in self._parts:
-            places = part.places()
-            ends = part.segment.payload_ends(places)
-            first = 0
-            while first < len(places):
-                last = first + size
-                if ends is not None:
-                    start = int(ends[first - 1]) if first else 0
-                    fits = int(np.searchsorted(ends, np.uint64(start + PIECE_BYTES), side="right"))
-                    last = max(first + 1, min(last, fits))
-                rows = part.segment.rows(places[first:last])
-                payloads = rows.payloads
-                if self._hidden and payloads is not None:
-                    payloads = payloads.without_heads(self._hidden)
-                yield Rows(rows.ids, self.settings.from_engine(rows.codes), payloads)
-                first = last
+    @classmethod
+    def of(cls, settings: IndexSettings, batch: WriteBatch) -> Change:
+        """Prepare a batch; builds the run of a large one."""
+        if len(batch) < PENDING_ROWS:
+            return cls(batch)
+        touched, rows = net_changes([batch])
+        return cls(batch, touched, LivePart(Segment.build_run(settings, rows)) if len(rows) else None)
 
 
+@dataclass(frozen=True)
 class Contents:
-    """The present contents of an index, and how writes change them."""
+    """The contents of an index at a moment."""
 
-    def __init__(self, settings: IndexSettings, sealed: Sequence[Live] = ()) -> None:
-        """Start with sealed segments and no delta."""
-        self.settings = settings
-        self.sealed: tuple[Live, ...] = tuple(sealed)
-        self.frozen: tuple[Live, ...] = ()
-        self.runs: tuple[Live, ...] = ()
-        self.pending: list[WriteBatch] = []
-        self.version = 0
-        self.delta_rows = 0
-        """Changes written since the last seal: deletes too, and items that were replaced again, for all of them take
-        room until then."""
-        self.delta_bytes = 0
-        """Bytes of those, and what maintenance counts per write."""
-        self._frozen_rows = self._frozen_bytes = 0
-        self._snapshot: Snapshot | None = None
-
-    def add(self, batch: WriteBatch) -> None:
-        """Take a batch of changes in."""
-        self.pending.append(batch)
-        self.delta_rows += len(batch)
-        self.delta_bytes += batch.nbytes + maintenance.WRITE_BYTES
-        self.version += 1
-        self._snapshot = None
+    settings: IndexSettings
+    sealed: tuple[LivePart, ...] = ()
+    frozen: tuple[LivePart, ...] = ()
+    runs: tuple[LivePart, ...] = ()
+    pending: tuple[WriteBatch, ...] = ()
+    version: int = 0
+    delta_rows: int = 0
+    """Changes written since the last seal. Deletes count, and items that were replaced again: all take room."""
+    delta_bytes: int = 0
+    """Bytes of those, and what maintenance counts per write."""
+    frozen_rows: int = 0
+    frozen_bytes: int = 0
+    """Of the delta, what was written before the runs were frozen."""
 
     def snapshot(self) -> Snapshot:
-        """Return a view of all that was added."""
-        if self._snapshot is None:
-            self.settle()
-            self._snapshot = Snapshot(self.settings, (*self.sealed, *self.frozen, *self.runs), self.version)
-        return self._snapshot
+        """Return a view of everything, made once. There must be no pending batches."""
+        assert not self.pending
+        made: Snapshot | None = self.__dict__.get("_snapshot")
+        if made is None:
+            made = Snapshot(self.settings, (*self.sealed, *self.frozen, *self.runs), self.version)
+            self.__dict__["_snapshot"] = made
+        return made
 
-    def settle(self) -> None:
-        """Bring the pending batches in: all of them or, where that is interrupted, none."""
+    def with_change(self, change: Change) -> Contents:
+        """Return the contents after a change."""
+        if change.touched is None:
+            after = self.with_pending([change.batch])
+            return after if sum(map(len, after.pending)) < PENDING_ROWS else after.apply_pending()
+        counted = self._counting([change.batch])
+        return counted.apply_pending()._applied(change.touched, change.run)
+
+    def with_pending(self, batches: Sequence[WriteBatch]) -> Contents:
+        """Return the contents after some batches, which :meth:`apply_pending` brings in."""
+        return replace(self._counting(batches), pending=(*self.pending, *batches))
+
+    def apply_pending(self) -> Contents:
+        """Return the same contents without pending batches."""
         if not self.pending:
-            return
-        touched, rows = settle(self.pending, self.settings.code_bytes)
-        sealed = tuple(part.killing(touched) for part in self.sealed)
-        frozen = tuple(run.killing(touched) for run in self.frozen)
-        runs = [run for run in (run.killing(touched) for run in self.runs) if run.live]
-        if len(rows):
-            self._add_run(runs, rows)
-        # Last, and without a call in between: a batch that was neither here nor there would be gone with the next seal.
-        self.sealed, self.frozen, self.runs, self.pending = sealed, frozen, (*runs,), []
+            return self
+        touched, rows = net_changes(self.pending)
+        run = LivePart(Segment.build_run(self.settings, rows)) if len(rows) else None
+        return replace(self._applied(touched, run), pending=())
 
-    def _add_run(self, runs: list[Live], rows: Rows) -> None:
-        merged = [rows]
-        size = len(rows)
-        while runs and (runs[-1].live <= 2 * size or runs[-1].live + size <= SMALL_RUN):
-            size += runs[-1].live
-            merged.append(runs.pop().rows())
-        if len(merged) > 1:
-            rows = Rows.concatenate(merged)
-            rows = rows.take(np.argsort(rows.ids))
-        runs.append(Live(Run(self.settings, rows)))
+    def _counting(self, batches: Sequence[WriteBatch]) -> Contents:
+        return replace(
+            self,
+            version=self.version + len(batches),
+            delta_rows=self.delta_rows + sum(map(len, batches)),
+            delta_bytes=self.delta_bytes + sum(batch.nbytes + maintenance.WRITE_BYTES for batch in batches),
+        )
 
-    def freeze(self, most_rows: int) -> tuple[Live, ...]:
-        """Set the runs aside to be sealed, none larger than a segment may be.
+    def _applied(self, touched: NDArray[np.uint64], run: LivePart | None) -> Contents:
+        left, parts = touched, []
+        for part in (*self.sealed, *self.frozen, *self.runs):  # an id is alive in one part only
+            after, left = part.removing(left)
+            parts.append(after)
+        sealed, frozen = parts[: len(self.sealed)], parts[len(self.sealed) : len(self.sealed) + len(self.frozen)]
+        runs = [part for part in parts[len(self.sealed) + len(self.frozen) :] if part.live]
+        if run is not None:
+            runs.append(run)
+        small = maintenance.choose_small_runs(runs)
+        if small:
+            runs = [part for part in runs if part not in small]
+            runs.append(LivePart(Segment.build_run(self.settings, merged_rows(small))))
+        return replace(self, sealed=tuple(sealed), frozen=tuple(frozen), runs=tuple(runs))
+
+    def with_merged_runs(self, old: Sequence[LivePart], merged: LivePart) -> Contents | None:
+        """Return the contents with a run in the place of those that it was built from; None if those are gone.
+
+        What died in them while the run was being built dies in it, too.
+        """
+        now = [[part for part in self.runs if part.is_same_as(before)] for before in old]
+        if not all(now):
+            return None
+        merged = _without_removed(merged, old, [part for (part,) in now])
+        rest = [part for part in self.runs if not any(part.is_same_as(before) for before in old)]
+        return replace(self, runs=(*rest, *([merged] if merged.live else [])))
+
+    def freeze(self, most_rows: int) -> Contents:
+        """Return the contents with all runs set aside to be sealed, none larger than a segment may be.
 
         Later writes still kill in them, but go to runs of their own.
         """
-        self.settle()
-        runs = [piece for run in self.runs for piece in self._divided(run, most_rows)]
-        self.frozen, self.runs = (*self.frozen, *runs), ()
-        self._frozen_rows, self._frozen_bytes = self.delta_rows, self.delta_bytes
-        return self.frozen
+        after = self.apply_pending()
+        pieces = [piece for run in after.runs for piece in _split(self.settings, run, most_rows)]
+        return replace(
+            after,
+            frozen=(*after.frozen, *pieces),
+            runs=(),
+            frozen_rows=after.delta_rows,
+            frozen_bytes=after.delta_bytes,
+        )
 
-    def _divided(self, run: Live, most_rows: int) -> list[Live]:
-        if run.segment.n <= most_rows and run.segment.payload_bytes <= maintenance.MOST_PAYLOAD:
-            return [run]
-        rows = run.rows()
-        return [Live(Run(self.settings, piece)) for piece in rows.divided(most_rows, maintenance.MOST_PAYLOAD)]
+    def without_frozen_count(self) -> Contents:
+        """Return the contents without counting what was frozen as recent writes: it is sealed."""
+        return replace(
+            self,
+            delta_rows=self.delta_rows - self.frozen_rows,
+            delta_bytes=self.delta_bytes - self.frozen_bytes,
+            frozen_rows=0,
+            frozen_bytes=0,
+        )
 
-    def forget_frozen(self) -> None:
-        """Count what was frozen as written no more: it is sealed."""
-        self.delta_rows -= self._frozen_rows
-        self.delta_bytes -= self._frozen_bytes
-        self._frozen_rows = self._frozen_bytes = 0
-
-    def replace(self, old: Sequence[Live], new: Segment | None, number: int | None) -> None:
-        """Put a segment that was built from ``old``, sealed or frozen, in the place of their present selves.
+    def with_segment(self, old: Sequence[LivePart], new: LivePart | None) -> Contents:
+        """Return the contents with a segment in the place of those, sealed or frozen, that it was built from.
 
         What died in them while the segment was being built dies in it, too.
         """
-        now = {_identity(part): part for part in (*self.sealed, *self.frozen)}
-        made: tuple[Live, ...] = ()
         if new is not None:
-            live = Live(new, None, number)
-            for before in old:
-                places = before.places()
-                gone = places[~now[_identity(before)].alive(places)]
-                if len(gone):
-                    live = live.killing(np.sort(before.segment.ids(gone)))
-            made = (live,)
-        replaced = set(map(_identity, old))
-        self.sealed = (*(part for part in self.sealed if _identity(part) not in replaced), *made)
-        self.frozen = tuple(run for run in self.frozen if _identity(run) not in replaced)
-        self._snapshot = None
-
-    def remap(self, segments: Mapping[int, Segment]) -> None:
-        """Let the sealed segments, by number, be read from elsewhere."""
-        self.sealed = tuple(
-            Live(segments[part.number], part.dead, part.number) for part in self.sealed if part.number is not None
+            every = (*self.sealed, *self.frozen)
+            now = [next(part for part in every if part.is_same_as(before)) for before in old]
+            new = _without_removed(new, old, now)
+        kept, frozen = (
+            tuple(part for part in parts if not any(part.is_same_as(before) for before in old))
+            for parts in (self.sealed, self.frozen)
         )
-        self._snapshot = None
+        return replace(self, sealed=kept if new is None else (*kept, new), frozen=frozen)
+
+    def reopened(self, segments: Mapping[int, Segment]) -> Contents:
+        """Return the contents with some sealed segments, by number, read from elsewhere."""
+        sealed = tuple(
+            LivePart(segments[part.number], part.number, part.dead, part.dead_count)
+            if part.number is not None and part.number in segments
+            else part
+            for part in self.sealed
+        )
+        return replace(self, sealed=sealed)
 
 
-def _identity(part: Live) -> tuple[str, int]:
-    """Return what a part keeps when items die in it or its segment is read from elsewhere."""
-    return ("run", id(part.segment)) if part.number is None else ("segment", part.number)
+def _without_removed(new: LivePart, old: Sequence[LivePart], now: Sequence[LivePart]) -> LivePart:
+    """Return a part without the ids that died in the parts that it was built from."""
+    removed = np.concatenate([part.ids_removed_since(before) for part, before in zip(now, old, strict=True)])
+    return new.without_ids(np.sort(removed)) if len(removed) else new
+
+
+def _split(settings: IndexSettings, run: LivePart, most_rows: int) -> list[LivePart]:
+    if run.segment.n <= most_rows and run.segment.payload_bytes <= maintenance.MOST_PAYLOAD:
+        return [run]
+    pieces = run.rows().split(most_rows, maintenance.MOST_PAYLOAD)
+    return [LivePart(Segment.build_run(settings, piece)) for piece in pieces]

@@ -1,7 +1,9 @@
-"""When to seal and which segments to merge.
+"""When to seal, and which runs and segments to merge.
 
-Sealed segments form tiers by size. Four of one tier are merged into one of the next, so that n items lie in at most
-3 segments per factor of 4 in size, and each item is rewritten log4(n / SEAL_ROWS) times.
+Runs of recent writes form tiers by size, a factor of TIER apart, and so do sealed segments. TIER of one tier are merged
+into one of the next, so that n items lie in at most TIER - 1 parts per factor of TIER in size, and each item is
+rewritten once per tier. The smallest runs are merged at once, by the write that makes them too many; larger ones in the
+background. While the background falls behind, writers wait: see MOST_RUNS.
 
 Bound on space: dead items are kept below a quarter of all sealed ones. Where they are more, the segment with the
 largest share of them is rewritten. At rest, therefore, sealed rows <= 4/3 x live rows.
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from whamming.storage.items.segment import Live
+from whamming.storage.items.live_part import LivePart
 
 SEAL_ROWS: Final = 1 << 20
 """Items in the delta that make it worth sealing."""
@@ -24,9 +26,13 @@ WRITE_BYTES: Final = 4096
 MOST_DELTA: Final = 4
 """Times the above: writers then wait for the seal."""
 TIER: Final = 4
+SMALL_RUN: Final = 1024
+"""Rows: TIER runs of at most so many are merged by the write that adds the last of them."""
+MOST_RUNS: Final = 24
+"""Runs: writers wait for the background where there are more. Each run costs a search some microseconds."""
 MOST_DEAD: Final = 0.25
 MOST_PAYLOAD: Final = 1 << 30
-"""Bytes of payloads that one segment may have: merging does not go beyond."""
+"""Bytes of payloads, or of vectors, that one segment may have: merging does not go beyond."""
 
 
 def wants_seal(rows: int, size: int, times: int = 1) -> bool:
@@ -34,21 +40,40 @@ def wants_seal(rows: int, size: int, times: int = 1) -> bool:
     return rows >= times * SEAL_ROWS or size >= times * SEAL_BYTES
 
 
+def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
+    """Return the runs that are to be merged at once, or none."""
+    small = [run for run in runs if run.live <= SMALL_RUN]
+    return small if len(small) >= TIER else []
+
+
+def choose_runs(runs: Sequence[LivePart]) -> list[LivePart]:
+    """Return the runs to merge next in the background, or none: those of the lowest tier that is full."""
+    tiers: dict[int, list[LivePart]] = {}
+    for run in runs:
+        if run.live > SMALL_RUN:
+            tiers.setdefault(_tier(run.live, SMALL_RUN), []).append(run)
+    return next((parts for _, parts in sorted(tiers.items()) if len(parts) >= TIER), [])
+
+
 def tier_of(rows: int) -> int:
-    """Return the tier of a segment: 0 up to SEAL_ROWS items, then one more per factor of TIER."""
+    """Return the tier of a sealed segment: 0 up to SEAL_ROWS items, then one more per factor of TIER."""
+    return _tier(rows, SEAL_ROWS)
+
+
+def _tier(rows: int, lowest: int) -> int:
     tier = 0
-    while rows > SEAL_ROWS * TIER**tier:
+    while rows > lowest * TIER**tier:
         tier += 1
     return tier
 
 
-def choose_merge(sealed: Sequence[Live], most_rows: int) -> list[Live]:
-    """Return the segments to merge next, or none."""
-    tiers: dict[int, list[Live]] = {}
+def choose_merge(sealed: Sequence[LivePart], most_rows: int) -> list[LivePart]:
+    """Return the sealed segments to merge next, or none."""
+    tiers: dict[int, list[LivePart]] = {}
     for part in sealed:
         tiers.setdefault(tier_of(part.live), []).append(part)
     for _, parts in sorted(tiers.items()):
-        chosen: list[Live] = []
+        chosen: list[LivePart] = []
         for part in sorted(parts, key=lambda p: p.live):
             if sum(p.live for p in chosen) + part.live > most_rows:
                 break
@@ -61,3 +86,17 @@ def choose_merge(sealed: Sequence[Live], most_rows: int) -> list[Live]:
     if dead > MOST_DEAD * rows:
         return [max(sealed, key=lambda p: p.dead_count / p.segment.n)]
     return []
+
+
+def group(parts: Sequence[LivePart], most_rows: int) -> list[list[LivePart]]:
+    """Divide parts into groups that fit one segment each."""
+    groups: list[list[LivePart]] = []
+    for part in sorted(parts, key=lambda p: -p.live):
+        for chosen in groups:
+            fits = sum(p.live for p in chosen) + part.live <= most_rows
+            if fits and sum(p.segment.payload_bytes for p in (*chosen, part)) <= MOST_PAYLOAD:
+                chosen.append(part)
+                break
+        else:
+            groups.append([part])
+    return groups

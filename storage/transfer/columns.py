@@ -23,8 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.cursor import as_whole
-from whamming.storage.items.rows import Payloads, as_ids
+from whamming.native.arguments import as_whole
+from whamming.native.display import counted
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
 
 BATCH: Final = 10_000
@@ -56,13 +58,13 @@ class Columns:
         """Refuse columns that do not belong together; the rows themselves are in order."""
         rows = self.rows
         if self.ids is not None and self.ids.shape != rows.shape[:1]:
-            raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but ids of shape {self.ids.shape}")
+            raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but ids of shape {[*self.ids.shape]}")
         if self.payloads is not None:
             ends, data = self.payloads.ends, self.payloads.data
             if ends.dtype.kind not in "iu" or ends.shape != rows.shape[:1]:
-                raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but payload_ends of shape {ends.shape}")
+                raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but payload_ends of shape {[*ends.shape]}")
             if data.dtype != np.uint8 or data.ndim != 1:
-                raise InvalidArgumentError(f"{path} has payload_data of {data.dtype}, shape {data.shape}; not bytes")
+                raise InvalidArgumentError(f"{path} has payload_data of {data.dtype.name}, not a row of bytes")
             if len(ends) and (int(ends[0]) < 0 or int(ends[-1]) > len(data) or (ends[1:] < ends[:-1]).any()):
                 raise InvalidArgumentError(f"{path} has payloads that overlap or end after their {len(data)} bytes")
 
@@ -79,11 +81,15 @@ class RowsFile(ABC, Generic[PieceT]):
         self._columns = columns
         self._first_id = as_whole("first_id", first_id)
         if columns.ids is None and not 0 <= self._first_id <= 2**64 - self.count:
-            raise InvalidArgumentError(f"first_id = {first_id} for {self.count} items; ids are 0 to 2**64 - 1")
+            raise InvalidArgumentError(f"first id {first_id} for {self.count} items; ids are 0 to {2**64 - 1}")
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.count
+
+    def __repr__(self) -> str:
+        """Describe the file in a line."""
+        return f"{type(self).__name__}({str(self.path)!r}, {counted(self.count, 'row')})"
 
     def pieces(self, start: int = 0, size: int = BATCH) -> Iterator[PieceT]:
         """Return the rows from ``start`` on, in pieces of at most ``size``.
@@ -144,9 +150,18 @@ def open_columns(path: Path, holds: Holds) -> Columns:
             return _open_npz(path, holds)
         return _open_npy(path) if path.suffix == ".npy" else _open_vecs(path)
     except _BROKEN as error:
-        raise InvalidArgumentError(f"{path} is not a file of {holds}: {error}") from error
+        raise InvalidArgumentError(f"{path} is not a file of {holds}: {_reason(error)}") from error
     except OSError as error:
         raise from_system(error, path) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a file, without what NumPy tells programmers of its arguments."""
+    if isinstance(error, KeyError):
+        return f"it has no array {str(error.args[0]).split()[0]}"
+    if "Python objects in dtype" in str(error) or "Object arrays cannot be loaded" in str(error):
+        return "it holds lists or other Python objects; save one array of numbers, as numpy.stack makes of a column"
+    return "it is not an array of numbers" if "pickle" in str(error) else str(error)
 
 
 _SUFFIXES: Final = (".npz", ".npy", ".fvecs", ".bvecs")

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
 from whamming.native import InvalidArgumentError
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.storage.files.locks import replacing
 from whamming.storage.items.rows import Rows
 from whamming.storage.settings import BitOrder, IndexSettings
@@ -215,10 +215,10 @@ class VectorsFile(RowsFile[VectorsPiece]):
         """Wrap what was opened, or refuse it."""
         rows = columns.rows
         if rows.dtype.name not in DTYPES:
-            raise InvalidArgumentError(f"{path} holds {rows.dtype}; vectors are {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"{path} holds {rows.dtype.name}; vectors are {', '.join(DTYPES)}")
         if rows.ndim != 2 or dim not in (None, rows.shape[1]):
             wanted = "dim" if dim is None else dim
-            raise InvalidArgumentError(f"{path} has shape {rows.shape}; vectors of this index are [n, {wanted}]")
+            raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors of this index are [n, {wanted}]")
         super().__init__(path, "vectors", columns, first_id)
         self.dim: int = check_dim(rows.shape[1])
         """Components of a vector."""
@@ -268,7 +268,7 @@ def _check_codes(path: Path, codes: NDArray[Any], settings: IndexSettings) -> No
     bits, packed = settings.bits, codes.dtype == np.uint8
     if not packed and codes.dtype != np.bool_ and codes.dtype.kind != "f":
         raise InvalidArgumentError(
-            f"{path} holds {codes.dtype}; codes are packed uint8, bool, or floating-point numbers by their sign"
+            f"{path} holds {codes.dtype.name}; codes are packed uint8, bool, or floating-point numbers by their sign"
         )
     width = settings.code_bytes if packed else bits
     if codes.ndim == 2 and codes.shape[1] == width:
@@ -280,4 +280,4 @@ def _check_codes(path: Path, codes: NDArray[Any], settings: IndexSettings) -> No
             "around zero of them first, or import them into an index with an encoder"
         )
     kind = "packed bytes" if packed else "values"
-    raise InvalidArgumentError(f"{path} has shape {codes.shape}; {bits} bits need [n, {width}] {kind}")
+    raise InvalidArgumentError(f"{path} has shape {[*codes.shape]}; {bits} bits need [n, {width}] {kind}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.costs import as_array
+from whamming.native.arguments import as_whole
 
 DTYPES: Final = ("float32", "float16", "float64", "int8", "uint8")
 """Of vectors. All are read as float32."""
@@ -23,9 +23,10 @@ BLOCK_CELLS: Final = 1 << 18
 
 def check_dim(dim: int) -> int:
     """Return ``dim`` if a vector may have so many components."""
-    if not 1 <= dim <= MAX_DIM:
+    whole = int(as_whole("dim", dim))
+    if not 1 <= whole <= MAX_DIM:
         raise InvalidArgumentError(f"dim = {dim}; a vector has 1 to {MAX_DIM} components")
-    return dim
+    return whole
 
 
 def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors") -> tuple[NDArray[Any], bool]:
@@ -33,7 +34,7 @@ def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors"
 
     Their values are looked at by :func:`blocks`, when they are read.
     """
-    array = as_array(vectors, what)
+    array = _as_array(vectors, what)
     if array.dtype.name not in DTYPES:
         raise InvalidArgumentError(
             f"{what} have dtype {array.dtype}; use one of {', '.join(DTYPES)}, such as x.astype(np.float32)"
@@ -49,6 +50,51 @@ def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors"
             f"{what} have {rows.shape[1]} components, the encoder takes {dim}; give vectors of shape [n, {dim}]"
         )
     return rows, single
+
+
+def _as_array(vectors: ArrayLike, what: str) -> NDArray[Any]:
+    """Return what a user gave as an array of numbers; a column of lists gets advice."""
+    try:
+        array = np.asarray(vectors)
+    except (TypeError, ValueError):  # lists of several lengths
+        array = np.empty(0, dtype=object)
+    if array.dtype != object:
+        return array
+    rows = list(vectors) if isinstance(vectors, Iterable) else []
+    if not rows:
+        raise InvalidArgumentError(f"{what} are a {type(vectors).__name__}; give an array [n, dim] of numbers")
+    shapes = [_shape(row) for row in rows]
+    if () in shapes:  # one vector, then: not all of its components are numbers
+        number = next(number for number, shape in enumerate(shapes) if shape != ())
+        raise InvalidArgumentError(f"{what}: component {number} is {_shortened(rows[number])}, not a number")
+    for number, shape in enumerate(shapes):
+        if shape is None or len(shape) != 1:
+            raise InvalidArgumentError(
+                f"{what}: row {number} is {_shortened(rows[number])}, not a list of numbers; leave it out or replace it"
+            )
+        if shape != shapes[0]:
+            first = 0 if shapes[0] is None else shapes[0][0]
+            raise InvalidArgumentError(
+                f"{what}: row {number} has {shape[0]} components, row 0 has {first}; all vectors need as many"
+            )
+    raise InvalidArgumentError(
+        f"{what} are a column of {len(rows)} {type(rows[0]).__name__} objects; make it one array of numbers: "
+        "np.stack(column).astype(np.float32)"
+    )
+
+
+def _shape(row: object) -> tuple[int, ...] | None:
+    """Return the shape of a row of numbers; None if it is something else."""
+    try:
+        array = np.asarray(row)
+    except (TypeError, ValueError):
+        return None
+    return array.shape if array.dtype.kind in "fiub" else None
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def blocks(

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import Costs, InvalidArgumentError
 from whamming.native.costs import as_array, check_bits
 from whamming.storage.files.locks import replacing
-from whamming.storage.files.records import checked, sealed
+from whamming.storage.files.records import checked, with_checksum
 from whamming.storage.settings import check_choice
 from whamming.storage.storage_errors import CorruptStoreError, FormatError, from_system
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
@@ -257,7 +257,7 @@ class Encoder:
         text = json.dumps(values, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         parts = [np.ascontiguousarray(array, dtype=_ARRAYS[name]).tobytes() for name, array in arrays.items()]
-        return bytes(sealed(bytearray(b"".join([_header.pack(b"WHAe", 0, FORMAT, len(text)), text, *parts]))))
+        return bytes(with_checksum(bytearray(b"".join([_header.pack(b"WHAe", 0, FORMAT, len(text)), text, *parts]))))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoder:

@@ -163,7 +163,7 @@ def _itq(
     """Return the rotated principal directions, ``[dim, bits]``, and how the rounds went."""
     if len(rows) <= bits:
         raise InvalidArgumentError(
-            f"a sample of {len(rows)} vectors for encoder = 'itq' with {bits} bits; it needs {bits + 1} or more, and "
+            f"a sample of {len(rows)} vectors for the encoder itq with {bits} bits; it needs {bits + 1} or more, and "
             "does better with some 10,000"
         )
     principal = _principal(rows, mean, bits)

@@ -1,4 +1,4 @@
-"""The vectors that an index keeps with its items, to rank hits again by: bytes in front of an item's payload.
+"""The vectors that an index keeps with its items, to rank hits again by: a fixed number of bytes per item.
 
 ===========  =========================================================================================================
 ``float16``  2 bytes per component

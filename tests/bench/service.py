@@ -73,7 +73,7 @@ def latency(bench: Bench) -> None:
         whamming.open(bench.index("sift-itq64"), mode="r") as here,
     ):
         local, remote = here.index(INDEX), db.index(INDEX)
-        connection = run(aio.connect(server.address))
+        connection = run(aio.connect(server.address).open())
         awaited = run(connection.index(INDEX))
         bare = run(Stream(server.address).__aenter__())
         requests = [request_of(table[None], i) for i, table in enumerate(tables)]

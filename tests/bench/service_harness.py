@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import datasets
 import whamming
-from whamming.blocking import shared_portal
+from whamming.remote.portal import shared_portal
 from whamming.v1 import search_pb2
 from whamming.v1.search_pb2_grpc import SearchServiceStub
 from whamming.wire.columns import matrix

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ from whamming.cli import main
 PATIENCE = 30.0
 """Seconds after which something that should happen is taken not to happen."""
 COMMAND = (sys.executable, "-m", "whamming")
+PYTHON = re.compile(
+    r"""\b(None|True|False|self|np|dtype)\b | \w=['\[] | \b\w+\ =\ ['\[] | \*\* | Errno | <U | _ssl | Traceback |
+    \(\d+, | \b[A-Z]\w+(Error|Settings)\b | \w\(' | allow_pickle | fromhex | \b(int|float|str)\ value""",
+    re.VERBOSE,
+)
+"""What shows that a message was written for programmers in Python, not for those who type commands."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Done:
         assert len(lines) == 1, self
         assert lines[0].startswith("whamming: error: "), self
         assert all(word in lines[0] for word in words), self
+        assert "this is a bug" in lines[0] or not PYTHON.search(lines[0]), self
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -68,6 +76,15 @@ def start(*args: str | Path, **options: Any) -> subprocess.Popen[str]:
     """Start a command in a process of its own."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*COMMAND, *map(str, args)], text=True, **{**pipes, "env": environment(), **options})
+
+
+@contextmanager
+def terminated(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Have a server stopped at the end, also where a test fails before it does so."""
+    try:
+        yield
+    finally:
+        process.terminate()
 
 
 def finish(process: subprocess.Popen[str]) -> Done:

@@ -183,7 +183,7 @@ def test_an_index_that_was_made_anew_is_noticed(cli: Cli, codes: Path) -> None:
     cli("drop", "docs", "--yes", "--data", data).ok()
     cli("create", "docs", "--bits", "64", "--data", data).ok()
     words = ("import", "docs", codes, "--data", data, "--checkpoint", checkpoint)
-    cli(*words).refused(1, "says that 100 rows are in index 'docs', but item", "is not", "--restart")
+    cli(*words).refused(1, "says that 100 rows are in index docs, but item", "is not", "--restart")
     assert cli(*words, "--restart").ok()
     assert len(stored(data)) == 20_000
 
@@ -220,10 +220,10 @@ def test_refusals(cli: Cli, codes: Path, tmp_path: Path) -> None:
     cli("import", "docs", codes, *where).refused(1, "there is no database at", "whamming create NAME --bits N --data")
     cli("create", "docs", "--bits", "24", *where).ok()
     cli("import", "docs", tmp_path / "none.npy", *where).refused(1, "none.npy cannot be used", "No such file")
-    cli("import", "docs", codes, *where).refused(1, "shape (20000, 8); 24 bits need [n, 3] packed bytes")
-    cli("import", "none", codes, *where).refused(1, "there is no index 'none'; there are: docs")
-    cli("import", "docs", codes, "--batch", "0", *where).refused(2, "--batch: 0; it must be 1 to 1000000")
-    cli("import", "docs", codes, "--first-id", "x", *where).refused(2, "--first-id: 'x' is not a whole number")
+    cli("import", "docs", codes, *where).refused(1, "shape [20000, 8]; 24 bits need [n, 3] packed bytes")
+    cli("import", "none", codes, *where).refused(1, "there is no index none; there are: docs")
+    cli("import", "docs", codes, "--batch", "0", *where).refused(2, "--batch 0; it must be 1 to 1000000")
+    cli("import", "docs", codes, "--first-id", "x", *where).refused(2, "--first-id x; it must be a whole number")
     cli("import", "docs", codes.rename(tmp_path / "codes.txt"), *where).refused(1, "suffix '.txt'; import from .npz")
     file = write(tmp_path / "cut", "fvecs")
     file.write_bytes(file.read_bytes()[:-1])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
+import pty
 import signal
 import socket
+import termios
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.clients.commands import Cli, environment, finish, listening, run, start
+from tests.clients.commands import PATIENCE, Cli, environment, finish, listening, run, start, terminated, wait_until
 from whamming.server import Config
 
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
@@ -57,10 +61,61 @@ def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
     assert done.err
 
 
+def test_a_hang_up_does_not_end_it(tmp_path: Path) -> None:
+    """What the terminal sends when it is closed, and what operators send to have the certificates reloaded."""
+    log = tmp_path / "log"
+    with log.open("w") as file, start(*SERVE, "--data", tmp_path / "data", stderr=file) as process, terminated(process):
+        address = listening(process)
+        assert run("create", "docs", "--bits", "8", "--server", address).code == 0
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "told to reload" in log.read_text())
+        assert run("list", "--names", "--server", address).out == "docs\n"
+        process.send_signal(signal.SIGTERM)
+        assert finish(process).code == 0
+    assert "Traceback" not in log.read_text()
+
+
+def test_closing_its_terminal_loses_nothing(tmp_path: Path) -> None:
+    """The kernel hangs up on it, and its error stream is gone: it serves on, and stops properly."""
+    ours, theirs = pty.openpty()
+    options = {"stdin": theirs, "stderr": theirs, "start_new_session": True, "preexec_fn": own_terminal}
+    with start(*SERVE, "--data", tmp_path / "data", **options) as process, terminated(process):
+        os.close(theirs)
+        address = listening(process)
+        assert run("create", "docs", "--bits", "8", "--server", address).code == 0
+        os.close(ours)
+        for _ in range(3):
+            assert run("list", "--names", "--server", address).out == "docs\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert run("verify", "--data", tmp_path / "data").code == 0
+
+
+def own_terminal() -> None:
+    """Make the standard input the terminal that this process is hung up by."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_variable_that_is_none_of_ours_is_reported(tmp_path: Path) -> None:
+    variables = environment(WHAMMING_MAX_KK="5", WHAMMING_CASES="5", WHAMMING_MAX_BATCH="21")
+    done = run("serve", "--show-config", env=variables)
+    (line,) = done.err.splitlines()
+    assert done.code == 0
+    assert "WHAMMING_MAX_KK" in line
+    assert "did you mean WHAMMING_MAX_K?" in line
+    with start(*SERVE, "--data", tmp_path / "data", "--log-level", "warning", env=variables) as process:
+        listening(process)
+        process.send_signal(signal.SIGTERM)
+        done = finish(process)
+    (line,) = done.err.splitlines()
+    assert " WARNING " in line
+    assert "WHAMMING_MAX_KK" in line
+
+
 def test_an_environment_names_the_server(cli: Cli, cli_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("list", "--json", env=environment(WHAMMING_SERVER=cli_server)).ok()
     monkeypatch.setenv("WHAMMING_SERVER", "here")
-    cli("list").refused(2, "WHAMMING_SERVER = 'here'; it must be HOST:PORT")
+    cli("list").refused(2, "WHAMMING_SERVER=here; it must be HOST:PORT")
 
 
 def test_a_server_that_is_not_there(cli: Cli) -> None:
@@ -68,7 +123,7 @@ def test_a_server_that_is_not_there(cli: Cli) -> None:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         run("list", "--server", address, "--timeout", "0.2").refused(3, f"no server answers at {address}", "0.2 s")
-    cli("list", "--server", "nowhere").refused(2, "--server = 'nowhere'; it must be HOST:PORT")
+    cli("list", "--server", "nowhere").refused(2, "--server nowhere; it must be HOST:PORT")
     cli("list", "--server", "x:70000").refused(2, "HOST:PORT")
     cli("list", "--server", "x:1", "--data", "y").refused(2, "not allowed with")
 
@@ -84,18 +139,37 @@ def test_who_waits_is_told_what_for() -> None:
     assert f"no server answers at {address}" in last
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_why_an_address_cannot_be_listened_on(workers: str, tmp_path: Path) -> None:
+    """Also one that somebody else is ready to share."""
+    words = ("serve", "--data", tmp_path / "data", "--workers", workers, "--listen")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run(*words, f"127.0.0.1:{port}").refused(1, f"127.0.0.1:{port} is in use by another process", "--listen")
+        run(*words, f"localhost:{port}").refused(1, f"localhost:{port} is in use by another process")
+        run(*words, f"0.0.0.0:{port}").refused(1, f"0.0.0.0:{port} is in use by another process")
+    run(*words, "192.0.2.1:7777").refused(1, "192.0.2.1:7777 is not an address of this machine")
+    run(*words, "no.such.host.invalid:7777").refused(1, "the host no.such.host.invalid is not known")
+    assert not (tmp_path / "data").exists()
+
+
 def test_what_cannot_be_served(cli: Cli, cli_server: str, tmp_path: Path) -> None:
     run("serve", "--listen", cli_server, "--data", tmp_path / "data", "--log-level", "error").refused(
-        1, f"{cli_server} cannot be listened on", "--listen"
+        1, f"{cli_server} is in use by another process", "--listen"
     )
     with start(*SERVE, "--data", tmp_path / "taken", "--log-level", "error") as process:
         listening(process)
-        run(*SERVE, "--data", tmp_path / "taken", "--log-level", "error").refused(1, "writing to", "taken")
+        run(*SERVE, "--data", tmp_path / "taken", "--log-level", "error").refused(
+            1, "another process has", "taken", "--data"
+        )
         process.send_signal(signal.SIGTERM)
         assert finish(process).ok()
-    cli("serve", "--listen", "7777").refused(1, "listen = '7777'; it must be HOST:PORT")
-    cli("serve", "--max-k", "0").refused(1, "max_k = 0; it must be 1 to")
-    cli("serve", "--max-k", "many").refused(2, "--max-k", "'many'")
+    cli("serve", "--listen", "7777").refused(1, "--listen 7777; it must be HOST:PORT")
+    cli("serve", "--max-k", "0").refused(1, "--max-k 0; it must be 1 to")
+    cli("serve", "--max-k", "many").refused(2, "--max-k many; it must be a whole number")
     cli("serve", "--config", tmp_path / "none.toml").refused(1, "none.toml cannot be read")
     (tmp_path / "bad.toml").write_text("max_q = 1")
-    cli("serve", "--config", tmp_path / "bad.toml").refused(1, "unknown options: max_q; there are: listen, data")
+    cli("serve", "--config", tmp_path / "bad.toml").refused(1, "unknown options: max_q; did you mean max_k?")

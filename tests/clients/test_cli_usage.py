@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import whamming
-from tests.clients.commands import Cli, finish, run, start
+from tests.clients.commands import Cli, environment, finish, run, start
 from whamming.cli import build_parser
 from whamming.cli.parser import Parser
 
@@ -47,8 +47,27 @@ def test_versions_and_nothing_at_all(cli: Cli) -> None:
     done = cli()
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("usage: whamming")
-    cli("dance").refused(2, "'dance'", "choose from", "'search'")
-    cli("list", "--jso").refused(2, "--jso")
+    cli("dance").refused(2, "there is no command dance", "see: whamming --help")
+    cli("list", "extra").refused(2, "extra", "see: whamming list --help")
+
+
+def test_a_misspelt_word_is_told_what_was_meant(cli: Cli, directory: Path) -> None:
+    cli("serch").refused(2, "there is no command serch", "did you mean search?", "see: whamming --help")
+    cli("list", "--jso").refused(2, "there is no option --jso", "did you mean --json?", "see: whamming list --help")
+    cli("search", "docs", "--lik", "3").refused(2, "--lik", "did you mean --like?")
+    cli("search", "docs", "--lik=3").refused(2, "--lik", "did you mean --like?")
+    cli("serve", "--max-kk", "3").refused(2, "--max-kk", "did you mean --max-k?")
+    cli("search", "docs", "--like", "3", "--plan", "sweeps").refused(2, "--plan sweeps", "did you mean sweep?")
+    cli("list", "--zzz").refused(2, "there is no option --zzz; see")
+    where = ("--data", directory)
+    for words in (("stats",), ("search", "--like", "1"), ("drop", "--yes"), ("get", "--json")):
+        command, *flags = words
+        ids = ["1"] if command == "get" else []
+        cli(command, "dosc", *ids, *flags, *where).refused(1, "there is no index dosc", "did you mean docs?")
+    cli("stats", "zzz", *where).refused(1, "there is no index zzz; there are: docs")
+    cli("create", "none", "--bits", "8", "--data", directory / "other").ok()
+    cli("drop", "none", "--yes", "--data", directory / "other").ok()
+    cli("stats", "none", "--data", directory / "other").refused(1, "there are none yet", "whamming create")
 
 
 def test_the_installed_command() -> None:
@@ -109,6 +128,53 @@ def test_completion_in_bash(cli: Cli, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["serve stats seal search", "--plan", "auto probe sweep", "codes.npy", "folder"]
 
 
+def complete_in_bash(cli: Cli, line: str, **variables: str) -> list[str]:
+    """What a press of Tab at the end of a line offers."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = cli("completion", "bash").ok().out + COMPLETE + f"whamming_try {line}\n"
+    variables = environment(PATH=path, **variables)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=variables)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_completion_of_index_names_in_a_directory(cli: Cli, directory: Path) -> None:
+    for name in ("dogs", "cats"):
+        cli("create", name, "--bits", "8", "--data", directory).ok()
+    assert complete_in_bash(cli, f"whamming search --data {directory} do") == ["docs", "dogs"]
+    assert complete_in_bash(cli, f"whamming stats --data {directory} c") == ["cats"]
+    assert complete_in_bash(cli, f"whamming drop --data {directory} ''") == ["cats", "docs", "dogs"]
+    home = {"HOME": str(directory.parent)}
+    assert complete_in_bash(cli, "whamming stats --data '~/data' do", **home) == ["docs", "dogs"]
+    assert complete_in_bash(cli, f"whamming create --data {directory} do") == [], "its name is to be new"
+    assert complete_in_bash(cli, f"whamming stats --data {directory / 'none'} do") == []
+
+
+def test_completion_of_index_names_on_a_server(cli: Cli, cli_server: str, name: str) -> None:
+    cli("create", name, "--bits", "8", "--server", cli_server).ok()
+    variables = {"WHAMMING_SERVER": cli_server}
+    assert complete_in_bash(cli, f"whamming stats --server {cli_server} {name[:-1]}") == [name]
+    assert complete_in_bash(cli, f"whamming stats {name[:-1]}", **variables) == [name]
+    assert complete_in_bash(cli, f"whamming stats --server 127.0.0.1:1 {name[:-1]}") == []
+
+
+def test_completion_of_index_names_in_zsh(cli: Cli, directory: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh here")
+    stubs = 'compadd() { print -r -- ${(P)2} }; words=(whamming stats --data "$1" do)'
+    script = f"{cli('completion', 'zsh').ok().out.partition('_shtab_whamming_commands')[0]}\n{stubs}\n_whamming_indexes"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    words = ["zsh", "-c", script, "zsh", str(directory)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment(PATH=path))
+    assert done.stdout.split() == ["docs"]
+
+
+def test_names_alone(cli: Cli, directory: Path) -> None:
+    cli("create", "cats", "--bits", "8", "--data", directory).ok()
+    assert cli("list", "--names", "--data", directory).ok().out == "cats\ndocs\n"
+    assert cli.json("list", "--names", "--data", directory) == [{"name": "cats"}, {"name": "docs"}]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_scripts(cli: Cli, shell: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
@@ -116,4 +182,4 @@ def test_completion_scripts_are_scripts(cli: Cli, shell: str, tmp_path: Path) ->
     assert all(name in script.read_text() for name in COMMANDS)
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n", str(script)], check=True)
-    cli("completion", "cmd").refused(2, "'cmd'", "'bash', 'zsh', 'fish'")
+    cli("completion", "cmd").refused(2, "cmd", "bash, zsh or fish")

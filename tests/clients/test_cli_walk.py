@@ -55,7 +55,7 @@ def test_a_walk_through_all_commands(target: Target, name: str, tmp_path: Path) 
     assert [item["code"] for item in got] == [codes[row].tobytes().hex() for row in (7, 10, 11, 12)]
     assert got[1]["payload"] == "text 10"
 
-    assert whamming_json("delete", name, "1000-1099") == [{"name": name, "ids": 100}]
+    assert whamming_json("delete", name, "1000-1099") == [{"name": name, "ids": 100, "deleted": 100}]
     (compacted,) = whamming_json("compact", name)
     assert (compacted["items"], compacted["segments"], compacted["dead_rows"]) == (400, 1, 0)
     (held,) = whamming_json("stats", name)

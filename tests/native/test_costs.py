@@ -135,6 +135,48 @@ def test_weights_are_the_table_of_mismatches(bits: int, q: int, seed: int) -> No
     assert same(Costs.weights(codes[0], weights), Costs.weights(np.broadcast_to(codes[0], codes.shape), weights))
 
 
+@generated(300)
+@given(
+    weights=st.lists(
+        st.one_of(finite, st.sampled_from([0.0, -0.0, 5e-324, -1e-310, 1.0, -1.0])), min_size=1, max_size=40
+    ),
+    data=st.data(),
+)
+def test_any_finite_weights_round_as_their_table(weights: list[float], data: st.DataObject) -> None:
+    bits = len(weights)
+    code = np.frombuffer(data.draw(st.binary(min_size=-(-bits // 8), max_size=-(-bits // 8))), dtype=np.uint8)
+    ones = np.unpackbits(code, count=bits, bitorder="little").astype(bool)
+    table = np.stack([np.where(ones, weights, 0.0), np.where(ones, 0.0, weights)], axis=-1)
+    assert same(Costs.weights(code, weights), Costs.table(table))
+
+
+@generated(100)
+@given(numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=40))
+def test_float32_rounds_as_the_doubles_that_it_stands_for(numbers: list[float]) -> None:
+    """In place, whatever the alignment."""
+    narrow = np.array(numbers[: len(numbers) // 2 * 2], dtype=np.float32)
+    wide = narrow.astype(np.float64)
+    code = np.arange(-(-len(narrow) // 8), dtype=np.uint8) * 37
+    unaligned = np.frombuffer(b"x" + narrow.tobytes(), dtype=np.float32, offset=1)
+    unaligned_wide = np.frombuffer(b"x" + wide.tobytes(), dtype=np.float64, offset=1)
+    for array in (narrow, unaligned, unaligned_wide, narrow.astype(">f4"), narrow.astype(np.longdouble)):
+        assert same(Costs.weights(code, array), Costs.weights(code, wide))
+        assert same(Costs.table(array.reshape(-1, 2)), Costs.table(wide.reshape(-1, 2)))
+
+
+def test_costs_are_joined_in_their_order() -> None:
+    one = Costs.weights(np.array([5], dtype=np.uint8), np.arange(8.0))
+    two = Costs.table(np.arange(32.0).reshape(2, 8, 2))
+    joined = Costs.join([one, two, one])
+    assert len(joined) == 4
+    assert not joined.single
+    assert [same(joined[i], each) for i, each in enumerate((one, two[0], two[1], one))] == [True] * 4
+    with pytest.raises(InvalidArgumentError, match=r"\[4, 8\] bits"):
+        Costs.join([one, Costs.table(np.ones((4, 2)))])
+    with pytest.raises(InvalidArgumentError, match="at least one"):
+        Costs.join([])
+
+
 @generated(40)
 @given(bits=bit_lengths(), seed=st.integers(0, 2**32 - 1))
 def test_hamming_counts_differing_bits(bits: int, seed: int) -> None:
@@ -182,8 +224,10 @@ def test_costs_must_be_finite(bad: float) -> None:
         Costs.table(table)
     weights = np.zeros(9)
     weights[8] = bad
-    with pytest.raises(InvalidArgumentError, match=rf"bit 8 = . of query 0 is {bad}; costs must be finite"):
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 of query 0 is {bad}; costs must be finite"):
         Costs.weights(np.zeros(2, dtype=np.uint8), weights)
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 of query 1 is {bad}"):
+        Costs.weights(np.zeros(2, dtype=np.uint8), np.stack([np.ones(9), weights]))
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (4, 3), (4, 1), (2, 4, 3), (1, 2, 4, 2)])

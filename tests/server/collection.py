@@ -1,52 +1,20 @@
-"""Items on a server with their truth beside them: indexes written by raw stubs, queries in every form of costs."""
+"""Items on a server with their truth beside them: indexes written by raw stubs, and questions about them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from tests.native.examples import WeightKind, make_codes, make_table
-from tests.native.oracle import Codes, Floats, Ids, Truth, truth
+from tests.native.examples import WeightKind, make_codes
+from tests.native.oracle import Codes, Ids, Truth, truth
+from tests.server.columns import pack_ids, pack_payloads
+from tests.server.questions import Form, Question, ask_about
 from tests.serving import Stubs
 from tests.storage.model import Model
 from whamming.storage import BitOrder, IndexSettings
 from whamming.v1 import index_pb2, item_pb2
-from whamming.v1.search_pb2 import Query
-from whamming.wire.values import settings_message
-
-Form = Literal["code", "weights", "table"]
-FORMS: tuple[Form, ...] = ("code", "weights", "table")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A query as it goes over the wire, and the costs that it stands for."""
-
-    query: Query
-    table: Floats
-    """``[bits, 2]``"""
-
-
-def ask_about(
-    form: Form, kind: WeightKind, near: Codes, settings: IndexSettings, rng: np.random.Generator, query_id: int = 0
-) -> Question:
-    """A query around a code ``[bytes]``, lowest bit first."""
-    bits = settings.bits
-    code = settings.from_engine(near).tobytes()
-    if form == "table":
-        table = make_table(kind, near, bits, rng)
-        return Question(Query(id=query_id, table=table.ravel().tolist()), table)
-    if form == "code":
-        table = make_table("equal", near, bits, rng)
-        return Question(Query(id=query_id, code=code), np.sign(table))
-    if kind == "both":  # no weights give such costs
-        kind = "negative"
-    table = make_table(kind, near, bits, rng)
-    weights = table.sum(axis=1)  # one of the two costs is zero
-    return Question(Query(id=query_id, code=code, weights=weights.tolist()), table)
+from whamming.wire.descriptions import settings_message
 
 
 class Collection:
@@ -59,8 +27,15 @@ class Collection:
         self.model = Model(settings)
         self.settings = settings
         self._packed: tuple[Ids, Codes] | None = None
-        request = index_pb2.CreateIndexRequest(name=name, settings=settings_message(settings))
-        stubs.indexes.CreateIndex(request)
+        message = settings_message(
+            settings.bits,
+            settings.keep_vectors,
+            bit_order=settings.bit_order,
+            tables=settings.tables,
+            buckets=settings.buckets,
+            durability=settings.durability,
+        )
+        stubs.indexes.CreateIndex(index_pb2.CreateIndexRequest(name=name, settings=message))
 
     @classmethod
     def uniform(
@@ -87,27 +62,22 @@ class Collection:
         self.model.upsert(ids, codes, payloads or None)
         self._packed = None
         size = 20_000
-        requests = [
-            item_pb2.UpsertRequest(
-                index=self.name,
-                sequence=first,
-                items=item_pb2.ItemBatch(
-                    ids=ids[first : first + size].tolist(),
-                    codes=codes[first : first + size].tobytes(),
-                    payloads=payloads[first : first + size],
-                ),
-            )
-            for first in range(0, len(ids), size)
-        ]
+        requests = []
+        for first in range(0, len(ids), size):
+            rows = slice(first, first + size)
+            items = item_pb2.ItemBatch(ids=pack_ids(ids[rows]), codes=codes[rows].tobytes())
+            if payloads:
+                items.payloads.CopyFrom(pack_payloads(payloads[rows]))
+            requests.append(item_pb2.UpsertRequest(index=self.name, sequence=first, items=items))
         done = list(self.stubs.items.Upsert(iter(requests)))
         assert [one.sequence for one in done] == [one.sequence for one in requests]
-        assert [one.count for one in done] == [len(one.items.ids) for one in requests]
+        assert [one.count for one in done] == [len(one.items.ids.uint64) // 8 for one in requests]
 
     def delete(self, ids: Sequence[int]) -> None:
         """Remove items."""
         self.model.delete(ids)
         self._packed = None
-        self.stubs.items.Delete(item_pb2.DeleteRequest(index=self.name, ids=ids))
+        self.stubs.items.Delete(item_pb2.DeleteRequest(index=self.name, ids=pack_ids(ids)))
 
     def seal(self) -> None:
         """Give the items tables."""
@@ -141,7 +111,8 @@ class Collection:
     def truth(self, question: Question) -> Truth:
         """All items in order."""
         ids, codes = self.packed()
-        return truth(codes, question.table, ids)
+        assert question.costs is not None
+        return truth(codes, question.costs, ids)
 
     def payloads(self, ids: Sequence[int]) -> list[bytes]:
         """What is kept with items."""

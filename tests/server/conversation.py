@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
 from tests.native.oracle import Truth
+from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place, chunks_of
+from tests.server.questions import Options, Question, batch_of
 from tests.serving import PATIENCE
 from whamming.v1 import search_pb2
-
-Query = search_pb2.Query
-Options = search_pb2.QueryOptions
-Chunk = search_pb2.Chunk
-
-COMPLETE = search_pb2.END_REASON_COMPLETE
-EXHAUSTED = search_pb2.END_REASON_EXHAUSTED
-BUDGET = search_pb2.END_REASON_BUDGET
-CANCELLED = search_pb2.END_REASON_CANCELLED
-SNAPSHOT_EXPIRED = search_pb2.END_REASON_SNAPSHOT_EXPIRED
-SHUTDOWN = search_pb2.END_REASON_SHUTDOWN
-FAILED = search_pb2.END_REASON_FAILED
 
 
 @dataclass
@@ -32,7 +22,7 @@ class Account:
     """What one query has been sent."""
 
     options: Options
-    after: tuple[float, int] = (-math.inf, -1)
+    after: Place = (-math.inf, -1)
     """The last hit, or where the query was to go on."""
     granted: float = math.inf
     ids: list[int] = field(default_factory=list)
@@ -42,13 +32,13 @@ class Account:
     bound: float = -math.inf
     """The greatest lower bound sent."""
     last_bound: float = -math.inf
-    end: search_pb2.QueryEnd | None = None
+    end: End | None = None
 
     @classmethod
-    def of(cls, query: Query, options: Options) -> Account:
+    def of(cls, question: Question, options: Options) -> Account:
         account = cls(options)
-        if query.HasField("after") and not math.isnan(query.after.distance):
-            account.after = query.after.distance, query.after.id
+        if question.after is not None and not math.isnan(question.after[0]):
+            account.after = question.after
         if options.HasField("credit"):
             account.granted = options.credit
         return account
@@ -56,46 +46,45 @@ class Account:
     def enter(self, chunk: Chunk) -> None:
         """Check a chunk against all that was promised before, and add it up."""
         assert self.end is None, "a chunk after the end"
-        assert len(chunk.ids) == len(chunk.distances)
         assert len(chunk.ids) <= (self.options.chunk_size or 4096)
-        assert len(chunk.payloads) == (len(chunk.ids) if self.options.payloads else 0)
-        assert chunk.ids or chunk.HasField("end"), "a chunk of nothing"
-        for distance, id_ in zip(chunk.distances, chunk.ids, strict=True):
-            assert (distance, id_) > self.after, "out of order, or twice"
-            assert distance >= self.bound, "nearer than a bound that was sent"
-            self.after = distance, id_
+        assert chunk.ids or chunk.end is not None, "a chunk of nothing"
+        for place in zip(chunk.distances, chunk.ids, strict=True):
+            assert place > self.after, "out of order, or twice"
+            assert place[0] >= self.bound, "nearer than a bound that was sent"
+            self.after = place
         self.ids.extend(chunk.ids)
         self.distances.extend(chunk.distances)
-        self.payloads.extend(chunk.payloads)
+        if self.options.payloads:
+            assert chunk.payloads is not None or not chunk.ids, "payloads were asked for"
+            self.payloads.extend(chunk.payloads or ())
+        else:
+            assert not any(chunk.payloads or ()), "payloads were not asked for"
         self.chunks += 1
         assert len(self.ids) <= self.granted, "more hits than granted"
         assert not math.isnan(chunk.lower_bound)
         self.bound = max(self.bound, chunk.lower_bound)
         self.last_bound = chunk.lower_bound
-        if chunk.HasField("end"):
+        if chunk.end is not None:
             self.end = chunk.end
             self._check_end(chunk.end)
 
-    def _check_end(self, end: search_pb2.QueryEnd) -> None:
+    def _check_end(self, end: End) -> None:
         finished = end.reason in (COMPLETE, EXHAUSTED)
         assert end.reason != search_pb2.END_REASON_UNSPECIFIED
         assert end.exact == finished
-        assert end.HasField("statistics")
-        assert end.statistics.elapsed_seconds >= 0
-        assert end.HasField("error") == (end.reason == FAILED)
-        assert not end.guess_ids or end.reason == BUDGET
-        assert len(end.guess_ids) == len(end.guess_distances)
+        assert end.statistics["elapsed_seconds"] >= 0
+        assert (end.error is not None) == (end.reason == FAILED)
+        assert not end.guess or end.reason == BUDGET
         if finished:
-            assert not end.HasField("resume")
+            assert end.resume is None
         elif self.after[1] >= 0:
-            assert end.HasField("resume"), "no token, though there was a hit, or a token to begin with"
-            assert (end.resume.distance, end.resume.id) == self.after
+            assert end.resume == self.after, "no token, though there was a hit, or a token to begin with"
         else:
-            assert not end.HasField("resume")
+            assert end.resume is None
         if end.reason == COMPLETE:
             assert len(self.ids) == self.options.k
         if self.options.HasField("k"):
-            assert len(self.ids) + len(end.guess_ids) <= self.options.k
+            assert len(self.ids) + len(end.guess) <= self.options.k
 
     @property
     def bytes(self) -> tuple[bytes, bytes]:
@@ -126,13 +115,12 @@ class Conversation:
         self._requests.put(None)
         self.call.cancel()
 
-    def ask(self, index: str, queries: Iterable[Query], options: Options | None = None) -> None:
-        """Send a batch."""
-        batch = search_pb2.QueryBatch(index=index, queries=queries, options=options)
-        for query in batch.queries:
-            chosen = query.options if query.HasField("options") else batch.options
-            self.accounts[query.id] = Account.of(query, chosen)
-        self.send(search_pb2.SearchRequest(batch=batch))
+    def ask(self, index: str, questions: Sequence[Question], options: Options | None = None) -> None:
+        """Send a batch of queries of one form."""
+        batch = batch_of(index, questions, options)
+        for question in questions:
+            self.accounts[question.id] = Account.of(question, batch.options)
+        self.send(search_pb2.SearchRequest(queries=batch))
 
     def send(self, request: search_pb2.SearchRequest) -> None:
         """Send any request; nothing is noted."""
@@ -155,10 +143,14 @@ class Conversation:
     def responses(self) -> Iterator[list[Chunk]]:
         """Receive message after message, each entered into the book."""
         for response in self.call:
-            for chunk in response.chunks:
+            chunks = chunks_of(response)
+            if response.HasField("payloads"):
+                asked = [self.accounts[chunk.query_id].options.payloads for chunk in chunks]
+                assert any(asked), "payloads that nobody asked for"
+            for chunk in chunks:
                 self.accounts[chunk.query_id].enter(chunk)
                 self.order.append(chunk.query_id)
-            yield list(response.chunks)
+            yield chunks
 
     def until(self, condition: Any) -> None:
         """Receive messages until a condition holds."""
@@ -182,7 +174,12 @@ class Conversation:
         return self.accounts
 
 
+def end_of(account: Account) -> End:
+    """How a query has ended."""
+    assert account.end is not None, "it has not ended"
+    return account.end
+
+
 def reason_of(account: Account) -> int:
     """Why a query has ended."""
-    assert account.end is not None, "it has not ended"
-    return account.end.reason
+    return end_of(account).reason

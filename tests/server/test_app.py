@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,17 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import whamming
 from tests.native.examples import make_codes
+from tests.server.answers import COMPLETE, SHUTDOWN
 from tests.server.collection import Collection
-from tests.server.conversation import COMPLETE, SHUTDOWN, Conversation, Options, reason_of
+from tests.server.columns import pack_ids
+from tests.server.conversation import Conversation, end_of, reason_of
+from tests.server.questions import Options
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
-from whamming import InvalidArgumentError, StorageError, aio
+from whamming import InvalidArgumentError
+from whamming.remote.channel import OPTIONS
 from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
+from whamming.server.listening import ListenError
 from whamming.storage import IndexSettings, WriterBusyError
 from whamming.v1.index_pb2 import GetIndexRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
@@ -98,21 +106,36 @@ async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
 async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")
-        with pytest.raises(StorageError, match=rf"{server.address} cannot be listened on.*another --listen"):
+        with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
+
+
+def test_a_port_that_this_user_may_not_listen_on() -> None:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
+        pytest.skip("every user may listen on every port here")
+    program = (
+        "import os; from whamming.server.listening import ListenError, check_listen\n"
+        "check_listen('127.0.0.1:0')  # whatever is loaded for it, while we may read it\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "try: check_listen('127.0.0.1:1')\n"
+        "except ListenError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "127.0.0.1:1: this user may not listen on that port" in done.stdout
+    assert "--listen" in done.stdout
 
 
 def test_options_are_known() -> None:
     """gRPC ignores those that it does not know: a name that is misspelt would go unnoticed."""
     known = Path(cygrpc.__file__).read_bytes()
-    for options in (server_options(Config()), aio.OPTIONS):
+    for options in (server_options(Config()), OPTIONS):
         for name, _ in options:
             assert name.encode() + b"\0" in known, name
 
 
 def test_processes_need_a_directory() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"workers = 2 with data = ':memory:'.*--data DIR"):
+    with pytest.raises(InvalidArgumentError, match=r"2 workers .*:memory: .*--data DIR"):
         serve.run(Config(data=":memory:", workers=2), lambda address: None)
 
 
@@ -133,7 +156,7 @@ def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:
         docs = Collection.uniform(stubs, "docs", 20, 8)
         list(database.index("docs").search(np.zeros(1, dtype=np.uint8), k=3))
         with Conversation(stubs.search) as talk:
-            talk.ask("docs", [docs.question(query_id=1).query], Options(k=1))
+            talk.ask("docs", [docs.question(query_id=1)], Options(k=1))
             talk.until_ended(1)
             start = time.monotonic()
             assert stopping.stop() == 0
@@ -149,12 +172,10 @@ def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
         assert next(health).status == SERVING
         questions = [docs.question(query_id=query_id) for query_id in range(4)]
         with Conversation(stubs.search) as talk, Conversation(stubs.search) as stalled:
-            talk.ask("docs", [question.query for question in questions], Options(credit=10))
-            questions[3].query.id = 9
-            questions[3].query.after.distance = -1.0
-            talk.ask("docs", [questions[3].query], Options(credit=0))
+            talk.ask("docs", questions, Options(credit=10))
+            talk.ask("docs", [replace(questions[3], id=9, after=(-1.0, 0))], Options(credit=0))
             talk.until(lambda: all(len(talk.accounts[query_id].ids) == 10 for query_id in range(4)))
-            stalled.ask("docs", [questions[0].query])  # and nobody reads
+            stalled.ask("docs", [questions[0]])  # and nobody reads
             os.kill(stopping.process.pid, signal.SIGTERM)
             assert next(health).status == NOT_SERVING
             talk.grant(0, 10_000)  # there is time for one to finish
@@ -168,8 +189,7 @@ def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
             assert reason_of(account) == SHUTDOWN
             assert account.bytes == whole[query_id][:10].bytes()
         assert reason_of(talk.accounts[9]) == SHUTDOWN
-        assert talk.accounts[9].end is not None
-        assert talk.accounts[9].end.resume.distance == -1.0
+        assert end_of(talk.accounts[9]).resume == (-1.0, 0)
         assert stopping.stop() == 0
 
 
@@ -180,7 +200,7 @@ def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
         health = health_stub(stubs.channel).Watch(health_pb2.HealthCheckRequest())
         assert next(health).status == SERVING
         with Conversation(stubs.search) as talk:
-            talk.ask("docs", [question.query], Options(credit=1))
+            talk.ask("docs", [question], Options(credit=1))
             talk.until(lambda: talk.accounts[1].ids)
             os.kill(server.process.pid, signal.SIGTERM)
             assert next(health).status == NOT_SERVING
@@ -190,9 +210,7 @@ def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
             details = details_of(caught.value)
             assert details.reason == "SHUTTING_DOWN"
             assert details.retry_seconds > 0
-            late = docs.question(query_id=2)
-            late.query.after.distance = 0.5
-            talk.ask("docs", [late.query])
+            talk.ask("docs", [replace(docs.question(query_id=2), after=(0.5, 0))])
             talk.until_ended(2)
             assert reason_of(talk.accounts[2]) == SHUTDOWN
             talk.grant(1, 10_000)
@@ -217,7 +235,7 @@ def test_what_was_acknowledged_is_there_after_a_stop(tmp_path: Path) -> None:
         assert server.stop() == 0
         server.start()
         with server.stubs() as stubs:
-            assert all(stubs.items.Get(GetRequest(index="docs", ids=range(100))).found)
+            assert all(stubs.items.Get(GetRequest(index="docs", ids=pack_ids(range(100)))).found)
 
 
 # -- several processes -----------------------------------------------------------------------------------------------
@@ -261,12 +279,12 @@ def test_several_processes_share_a_database(tmp_path: Path) -> None:
             question = docs.question(query_id=1)
             for stubs in clients:
                 with Conversation(stubs.search) as talk:
-                    talk.ask("docs", [question.query], Options(k=24, payloads=True))
+                    talk.ask("docs", [question], Options(k=24, payloads=True))
                     account = talk.finish()[1]
                 assert account.bytes == docs.truth(question).bytes()
                 assert account.payloads == docs.payloads(account.ids)
                 assert reason_of(account) == COMPLETE
-                wrong = UpsertRequest(index="docs", items=ItemBatch(ids=[1, 2], codes=b"xyz"))
+                wrong = UpsertRequest(index="docs", items=ItemBatch(ids=pack_ids([1, 2]), codes=b"xyz"))
                 with pytest.raises(grpc.RpcError) as caught:
                     list(stubs.items.Upsert(iter([wrong] * 20)))
                 assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -289,10 +307,10 @@ def test_a_search_in_many_threads_of_one_client(server: ServerProcess) -> None:
 
     def ask(first: int) -> None:
         for question in questions[first::6]:
-            code = np.frombuffer(question.query.code, dtype=np.uint8)
+            code = np.frombuffer(question.code, dtype=np.uint8)
             ids, distances = index.search(code).all()
             if (ids.tobytes(), distances.tobytes()) != docs.truth(question).bytes():
-                wrong.append(question.query.id)
+                wrong.append(question.id)
 
     with whamming.connect(server.address) as database:
         index = database.index("threads")

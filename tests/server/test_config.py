@@ -10,7 +10,7 @@ import pytest
 
 from whamming import InvalidArgumentError
 from whamming.server import Config, load
-from whamming.server.config import PREFIX
+from whamming.server.config import PREFIX, OptionError, unknown_variables
 
 OPTIONS: dict[str, Any] = {option.name: option for option in dataclasses.fields(Config)}
 
@@ -54,20 +54,20 @@ def test_limits_of_numbers(name: str) -> None:
     for value in (least - 1, most + 1):
         with pytest.raises(InvalidArgumentError, match=rf"{name} = {value}; it must be {least} to {most}"):
             Config(**{name: kind(value)})
-        with pytest.raises(InvalidArgumentError, match=rf"{name} = "):
+        with pytest.raises(InvalidArgumentError, match=rf"{PREFIX}{name.upper()}={kind(value)}; it must be {least} to"):
             load({}, environment={PREFIX + name.upper(): str(kind(value))})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("max_k", "many", r"max_k = 'many' from WHAMMING_MAX_K; it must be a int"),
-        ("max_k", "1.5", r"max_k = '1.5' from WHAMMING_MAX_K"),
-        ("max_k", "", r"max_k = '' from WHAMMING_MAX_K"),
-        ("slice_ms", "nan", r"slice_ms = nan; it must be 0.05 to 1000"),
-        ("slice_ms", "inf", r"slice_ms = inf"),
-        ("log_level", "loud", r"log_level = 'loud'; choose debug, info, warning or error"),
-        ("listen", "7777", r"listen = '7777'; it must be HOST:PORT"),
+        ("max_k", "many", "WHAMMING_MAX_K=many; it must be a whole number"),
+        ("max_k", "1.5", "WHAMMING_MAX_K=1.5; it must be a whole number"),
+        ("max_k", "", "WHAMMING_MAX_K=; it must be a whole number"),
+        ("slice_ms", "nan", "WHAMMING_SLICE_MS=nan; it must be 0.05 to 1000"),
+        ("slice_ms", "inf", "WHAMMING_SLICE_MS=inf"),
+        ("log_level", "loud", "WHAMMING_LOG_LEVEL=loud; choose debug, info, warning or error"),
+        ("listen", "7777", "WHAMMING_LISTEN=7777; it must be HOST:PORT"),
         ("listen", ":7777", "it must be HOST:PORT"),
         ("listen", "localhost:", "it must be HOST:PORT"),
         ("listen", "localhost:http", "it must be HOST:PORT"),
@@ -80,6 +80,23 @@ def test_what_makes_no_sense_is_refused_by_its_name(name: str, value: str, messa
         load({}, environment={PREFIX + name.upper(): value})
 
 
+def test_an_error_names_the_option_to_programs() -> None:
+    with pytest.raises(OptionError) as caught:
+        load({"max_k": 0}, environment={})
+    assert (caught.value.option, caught.value.value) == ("max_k", 0)
+    assert str(caught.value).startswith("--max-k 0; it must be 1 to")
+
+
+def test_a_variable_that_is_no_option_is_reported() -> None:
+    ours = {"WHAMMING_MAX_K": "5", "WHAMMING_DATA": "x", "WHAMMING_SERVER": "x", "WHAMMING_CASES": "5", "PATH": "/"}
+    assert unknown_variables({**ours, "WHAMMING_DEBUG": "1"}) == []
+    near, far = unknown_variables({**ours, "WHAMMING_MAX_KK": "5", "WHAMMING_ZZZZ": "5"})
+    assert "WHAMMING_MAX_KK" in near
+    assert "did you mean WHAMMING_MAX_K?" in near
+    assert "WHAMMING_ZZZZ" in far
+    assert "did you mean" not in far
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7777", "0.0.0.0:65535", "example.org:1"])
 def test_addresses(listen: str) -> None:
     assert Config(listen=listen).listen == listen
@@ -90,7 +107,7 @@ def test_flags_of_another_type_are_refused(value: Any) -> None:
     if value == "5 ":
         assert load({"max_k": value}, environment={})[0].max_k == 5
     else:
-        with pytest.raises(InvalidArgumentError, match="from --max-k; it must be a int"):
+        with pytest.raises(InvalidArgumentError, match=r"--max-k .*; it must be a whole number"):
             load({"max_k": value}, environment={})
 
 
@@ -101,10 +118,12 @@ def test_flags_of_another_type_are_refused(value: Any) -> None:
         (b"\xff\xfe", "is not TOML"),
         (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; there are: listen, data"),
         (b"[server]\nmax_k = 5", "unknown options: server"),
-        (b"max_k = 5.5", r"max_k = 5.5 from .*file.toml; it must be a int"),
-        (b"max_k = true", r"max_k = True from .*file.toml; it must be a int"),
-        (b"listen = 7", r"listen = 7 from .*file.toml; it must be a str"),
-        (b"max_k = 0", "max_k = 0; it must be 1 to"),
+        (b"max_k = 5.5", r"max_k = 5.5 in .*file.toml; it must be a whole number"),
+        (b"max_k = true", r"max_k = true in .*file.toml; it must be a whole number"),
+        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a text in quotes"),
+        (b"max_k = 0", r"max_k = 0 in .*file.toml; it must be 1 to"),
+        (b'log_level = "loud"', r'log_level = "loud" in .*file.toml; choose debug'),
+        (b"max_bach = 5", "unknown options: max_bach; did you mean max_batch"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: bytes, message: str) -> None:

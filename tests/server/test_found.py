@@ -17,16 +17,27 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from tests.server.columns import pack_ids, read_payloads
+from tests.serving import PATIENCE
 from whamming.native import InvalidArgumentError
 from whamming.server import Config, Server
-from whamming.server.rpc.services import IndexService, ItemService, Storage
-from whamming.server.rpc.status import AnswerTooLargeError, refusal
-from whamming.server.search.scheduler import Flow, Outcome, Scheduler
-from whamming.server.search.searching import SearchStream
+from whamming.server.failures import failure_of
+from whamming.server.rpc.index_service import IndexService
+from whamming.server.rpc.item_service import ItemService
+from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.search import results
+from whamming.server.search.call import SearchCall
+from whamming.server.search.options import Options
+from whamming.server.search.query import Query, State
+from whamming.server.search.request import QueryRequest
+from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.server.search.searcher import Searcher
 from whamming.storage import ClosedError, Database, IndexSettings, open_database
-from whamming.storage.files.lmdb_store import _File, write_index
+from whamming.storage.files.environment import Environment
+from whamming.storage.files.lmdb_backend import write_index
 from whamming.storage.vectors.fitting import fit
-from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2
+from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
+from whamming.wire.service_errors import AnswerTooLargeError
 
 
 @pytest.fixture
@@ -82,7 +93,7 @@ async def test_lists_indexes_while_one_is_dropped() -> None:
     with Dropping(None, "ram", read_only=False) as database:
         for name in ("a", "z"):
             database.create_index(name, 8)
-        service = IndexService(Storage(database))
+        service = IndexService(StorageThreads(database))
         request = index_pb2.ListIndexesRequest(page_size=2)
         page = await service.ListIndexes(request, None)
         assert [index.name for index in page.indexes] == ["a"]
@@ -106,7 +117,7 @@ def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> N
 def test_makes_no_index_while_a_file_is_being_closed(tmp_path: Path) -> None:
     """CreateIndex failed with INTERNAL where its new file got the inode of a dropped one that was just being closed."""
     making = threading.Thread(target=write_index, args=(tmp_path / "docs", IndexSettings(8)))
-    with _File.opening():
+    with Environment._lock:
         making.start()
         making.join(0.2)
         assert not (tmp_path / "docs" / "lock.mdb").exists()
@@ -118,19 +129,19 @@ async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
     """A large payload whose id was asked for again and again was copied as often before the answer was refused."""
     with open_database() as database:
         database.create_index("docs", 4096).upsert([1], np.zeros((1, 512), dtype=np.uint8), [bytes(65_536)])
-        service = ItemService(Storage(database))
+        service = ItemService(StorageThreads(database))
         tracemalloc.start()
         try:
             for count in (5_000, 2_000_000):
                 with pytest.raises(AnswerTooLargeError, match="ask for fewer"):
-                    await service.Get(item_pb2.GetRequest(index="docs", ids=[1] * count), None)
+                    await service.Get(item_pb2.GetRequest(index="docs", ids=pack_ids([1] * count)), None)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert peak < 64 << 20
-        answer = await service.Get(item_pb2.GetRequest(index="docs", ids=[1] * 30 + [2]), None)
-        assert list(answer.found) == [True] * 30 + [False]
-        assert list(answer.items.payloads) == [bytes(65_536)] * 30 + [b""]
+        answer = await service.Get(item_pb2.GetRequest(index="docs", ids=pack_ids([1] * 30 + [2])), None)
+        assert list(answer.found) == [1] * 30 + [0]
+        assert read_payloads(answer.items.payloads) == [bytes(65_536)] * 30 + [b""]
         assert len(answer.items.codes) == 31 * 512
 
 
@@ -149,40 +160,70 @@ def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
     assert found == {i: bytes([i % 256]) * 65_536 for i in range(400) if i % 7}
 
 
-class Handed:
-    """Takes a scheduler's place: keeps what is handed in."""
+class GrantedAtOnce(Query):
+    """A query that is granted credit at the very moment when it begins to wait for some."""
 
-    def __init__(self) -> None:
-        self.jobs: list[Any] = []
-
-    def submit(self, flow: Flow, *jobs: Any) -> None:
-        self.jobs += jobs
-
-
-def a_stream(kind: type[SearchStream], scheduler: Any) -> SearchStream:
-    database: Any = None
-    return kind(database, scheduler, max_k=10, max_queries=100, buffer_bytes=1 << 16, snapshot_seconds=60.0)
+    def leave(self) -> tuple[State, bool]:
+        left = super().leave()
+        if left[0] is State.BLOCKED:
+            self.call.grant(self.id, 1)
+        return left
 
 
-class AtTheLastMoment(SearchStream):
-    """A query begins to wait for credit just after a batch has been told that there is too much to do."""
+async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> None:
+    """It was counted as open for ever, and after 64 of them the call began no more queries."""
+    with open_database() as database:
+        database.create_index("docs", 8).upsert(range(20), np.zeros((20, 1), dtype=np.uint8))
+        searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
+        try:
+            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
+            message = search_pb2.QueryBatch(index="docs", query_ids=[1], codes=b"x")
+            request = QueryRequest(message, Options(credit=1))
+            call._queries[1] = GrantedAtOnce(call, request, 0, None)
+            searcher.submit(call.flow, [call._queries[1]])
+            call.close_requests()
+            async with asyncio.timeout(PATIENCE):
+                parts = [part async for some in call.results() for part in some]
+        finally:
+            searcher.close()
+    assert sum(sum(part.counts) for part in parts) == 20
+    assert call.flow.open == 0
 
-    def _is_busy(self) -> bool:
-        self.other = threading.Thread(target=self.idle)
-        self.other.start()
-        self.other.join(0.1)
-        return True
+
+class StoppedAtTheLastMoment(Query):
+    """A query that is stopped while its answer is being made: between a first look at it and a second."""
+
+    looks = 0
+
+    @property
+    def stop_reason(self) -> Any:
+        self.looks += 1
+        return results.CANCELLED if self.looks > 1 else None
+
+    @stop_reason.setter
+    def stop_reason(self, reason: Any) -> None:
+        assert reason is None
 
 
-async def test_a_batch_that_waits_is_begun_when_another_query_pauses() -> None:
-    """The query that paused did not see a batch that was about to wait for it."""
-    scheduler = Handed()
-    stream = a_stream(AtTheLastMoment, scheduler)
-    assert isinstance(stream, AtTheLastMoment)
-    batch: Any = object()
-    assert stream.wait(batch)
-    stream.other.join()
-    assert scheduler.jobs == [batch]
+async def test_a_query_that_is_stopped_as_its_group_ends_is_not_both_answered_and_cancelled() -> None:
+    """Its hits were sent, and an end that told of a cancel, without a place to go on."""
+    with open_database() as database:
+        index = database.create_index("docs", 8)
+        index.upsert(range(20), np.zeros((20, 1), dtype=np.uint8))
+        searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
+        try:
+            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
+            message = search_pb2.QueryBatch(index="docs", query_ids=[1], codes=b"x")
+            request = QueryRequest(message, Options(k=3))
+            call._queries[1] = StoppedAtTheLastMoment(call, request, 0, request.group)
+            searcher.submit(call.flow, [call._queries[1]])
+            call.close_requests()
+            async with asyncio.timeout(PATIENCE):
+                [part] = [part async for some in call.results() for part in some]
+        finally:
+            searcher.close()
+    [end] = part.ends
+    assert (end.reason, sum(part.counts)) in ((results.COMPLETE, 3), (results.CANCELLED, 0))
 
 
 async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> None:
@@ -196,7 +237,7 @@ async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> N
         raise ClosedError("the index is closed")
 
     with open_database() as database:
-        storage = Storage(database)
+        storage = StorageThreads(database)
         shares = IndexService(storage)._progress(work)
         assert await anext(shares) == 0.0
         await shares.aclose()  # type: ignore[attr-defined]
@@ -209,7 +250,7 @@ async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> N
 
 
 def test_a_lack_of_memory_is_foreseen(caplog: pytest.LogCaptureFixture) -> None:
-    assert refusal(MemoryError()).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert failure_of(MemoryError()).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert not caplog.records
 
 
@@ -222,20 +263,19 @@ def test_an_encoder_has_no_more_numbers_than_memory_holds() -> None:
 class DoneAtOnce:
     """A job."""
 
-    def step(self, seconds: float) -> Outcome:
-        return Outcome.DONE
-
-    def pause(self) -> bool:
-        raise AssertionError("it never pauses")
+    def __init__(self) -> None:
+        self.flow = Flow()
+        self.group = None
 
 
 async def test_an_idle_worker_keeps_nothing_alive() -> None:
     """It kept the last query that it had worked on, and so its snapshot."""
-    scheduler = Scheduler(1, 0.001)
+    scheduler: Scheduler[DoneAtOnce] = Scheduler(1, 0.001, lambda jobs, seconds: ())
     try:
         job = DoneAtOnce()
         gone = weakref.ref(job)
-        scheduler.submit(Flow(), job)
+        scheduler.submit(job.flow, [job])
+        scheduler.dispatch()
         del job
         end = time.monotonic() + 10
         while gone() is not None:

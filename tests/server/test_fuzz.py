@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.fuzz import fuzz_service
 from tests.server.fuzz_cases import METHODS, Case, make_case
-from tests.server.fuzz_checks import Answer, check_details
+from tests.server.fuzz_statuses import Answer, check_details
 
 SEED = 20_000
 CASES = 20_000

@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 import whamming
+from tests.server.answers import CANCELLED, COMPLETE, EXHAUSTED
 from tests.server.collection import Collection
-from tests.server.conversation import CANCELLED, COMPLETE, EXHAUSTED, Conversation, Options, reason_of
+from tests.server.conversation import Conversation, reason_of
+from tests.server.questions import Options
 from tests.serving import PATIENCE, ServerProcess, Stubs, Usage, wait_until
 
 BITS, N = 64, 100_000
@@ -31,12 +34,13 @@ SPARE = 48 << 20
 OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
 READER = """
 import sys
-from tests.server.conversation import Conversation, Query
+from tests.server.conversation import Conversation
+from tests.server.questions import Question
 from tests.serving import Stubs
 import grpc
 stubs = Stubs(grpc.insecure_channel(sys.argv[1]))
 with Conversation(stubs.search) as talk:
-    talk.ask("docs", [Query(id=1, code=bytes(8)), Query(id=2, code=bytes([255] * 8))])
+    talk.ask("docs", [Question(1, bytes(8)), Question(2, bytes([255] * 8))])
     for number, _ in enumerate(talk.responses()):
         print(number, flush=True)
         if number == int(sys.argv[2]):
@@ -70,7 +74,7 @@ def check_served(docs: Collection, stubs: Stubs | None = None) -> None:
     """Somebody else gets the right answer, whatever goes on beside."""
     question = docs.question()
     with Conversation((stubs or docs.stubs).search) as talk:
-        talk.ask(docs.name, [question.query], Options(k=50))
+        talk.ask(docs.name, [question], Options(k=50))
         account = talk.finish()[0]
     assert reason_of(account) == COMPLETE
     assert account.bytes == docs.truth(question)[:50].bytes()
@@ -99,7 +103,7 @@ def read_slowly(talk: Conversation, pause: float) -> None:
 def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: ServerProcess, docs: Collection) -> None:
     question = docs.question("weights")
     with Conversation(docs.stubs.search) as talk:
-        talk.ask(docs.name, [question.query])
+        talk.ask(docs.name, [question])
         for number, _ in enumerate(talk.responses()):
             if number < 5:
                 check_idle(server)  # it waits for this reader, with a bounded number of hits
@@ -118,7 +122,7 @@ def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Col
         for number in range(count):
             stubs = stack.enter_context(server.stubs(**OWN_CONNECTION))
             talk = stack.enter_context(Conversation(stubs.search, timeout=4 * PATIENCE))
-            talk.ask(docs.name, [docs.question(query_id=number).query])
+            talk.ask(docs.name, [docs.question(query_id=number)])
             talks.append(talk)
         for talk in talks:
             next(talk.responses())
@@ -136,12 +140,11 @@ def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Col
 
 
 def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
-    query = docs.question().query
+    question = docs.question()
     held = Options(credit=N // 2)  # such a query cannot end by itself; one without may be done before it is cancelled
     with Conversation(docs.stubs.search) as talk:
         for query_id in range(2000):
-            query.id = query_id
-            talk.ask(docs.name, [query], held if query_id % 4 < 2 else None)
+            talk.ask(docs.name, [replace(question, id=query_id)], held if query_id % 4 < 2 else None)
             if query_id % 2:  # in the midst of its hits, or before the first one
                 account = talk.accounts[query_id]
                 talk.until(lambda account=account: account.ids or account.end)
@@ -157,10 +160,10 @@ def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection,
 
 
 def test_two_thousand_calls_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
-    query = docs.question().query
+    question = docs.question()
     for number in range(2000):
         with Conversation(docs.stubs.search) as talk:
-            talk.ask(docs.name, [query])
+            talk.ask(docs.name, [question])
             if number % 4 == 0:
                 next(talk.responses())
     server.settled(before, SPARE)
@@ -184,7 +187,7 @@ def test_two_thousand_searches_of_our_client_let_go(server: ServerProcess, docs:
 def test_a_deadline_ends_the_work(server: ServerProcess, docs: Collection, before: Usage, seconds: float) -> None:
     for query in range(6):
         with Conversation(docs.stubs.search, timeout=seconds) as talk:
-            talk.ask(docs.name, [docs.question(query_id=query).query])
+            talk.ask(docs.name, [docs.question(query_id=query)])
             with pytest.raises(grpc.RpcError) as raised:
                 read_slowly(talk, seconds)
             assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -228,7 +231,7 @@ def test_channels_closed_in_the_midst_of_messages(server: ServerProcess, docs: C
         with server.stubs(**OWN_CONNECTION) as stubs:
             talks = [Conversation(stubs.search) for _ in range(5)]
             for talk in talks:
-                talk.ask(docs.name, [docs.question(query_id=number).query])
+                talk.ask(docs.name, [docs.question(query_id=number)])
             next(talks[number % 5].responses())
         for talk in talks:
             talk.done()
@@ -275,14 +278,14 @@ def test_all_of_it_at_once(server: ServerProcess, docs: Collection, before: Usag
 
     def cancel(stubs: Stubs) -> None:
         with Conversation(stubs.search) as talk:
-            talk.ask(docs.name, [docs.question(query_id=query).query for query in range(4)])
+            talk.ask(docs.name, [docs.question(query_id=query) for query in range(4)])
             next(talk.responses())
             talk.cancel(0, 1)
             talk.until_ended(0, 1)
 
     def expire(stubs: Stubs) -> None:
         with Conversation(stubs.search, timeout=0.02) as talk, contextlib.suppress(grpc.RpcError):
-            talk.ask(docs.name, [docs.question().query])
+            talk.ask(docs.name, [docs.question()])
             for _ in talk.responses():
                 pass
 

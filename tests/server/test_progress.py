@@ -14,8 +14,10 @@ import pytest
 
 import whamming
 from tests.native.examples import make_codes
-from tests.server.collection import Collection, Question
-from tests.server.conversation import COMPLETE, EXHAUSTED, Conversation, Options, Query, reason_of
+from tests.server.answers import COMPLETE, EXHAUSTED
+from tests.server.collection import Collection
+from tests.server.conversation import Conversation, end_of, reason_of
+from tests.server.questions import Options, Question
 from tests.serving import ServerProcess
 from whamming.storage import IndexSettings
 from whamming.v1.search_pb2 import PLAN_PROBE
@@ -48,36 +50,35 @@ def slow_question(docs: Collection) -> Question:
     weights = rng.random(BITS) + 0.5
     differs = np.unpackbits(codes[7], count=BITS, bitorder="little").astype(bool)
     table = np.stack([np.where(differs, weights, 0.0), np.where(differs, 0.0, weights)], axis=1)
-    return Question(Query(id=1, code=codes[7].tobytes(), weights=weights.tolist()), table)
+    return Question(1, codes[7].tobytes(), weights, costs=table)
 
 
 def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> None:
     question = slow_question(docs)
     with Conversation(docs.stubs.search) as talk:
         start = time.perf_counter()
-        talk.ask(docs.name, [question.query], SLOW)
+        talk.ask(docs.name, [question], SLOW)
         slow = talk.accounts[1]
         talk.until(lambda: slow.ids)
         first = time.perf_counter() - start
         assert slow.end is None
         assert len(slow.ids) < N / 2
         # What is asked after that hit was read is answered before the search that found it ends.
-        talk.ask(docs.name, [docs.question("code", query_id=2).query], Options(k=1))
+        talk.ask(docs.name, [docs.question("code", query_id=2)], Options(k=1))
         talk.until_ended(2)
         assert slow.end is None
         assert reason_of(talk.accounts[2]) == COMPLETE
         talk.finish()
     assert reason_of(slow) == EXHAUSTED
     assert slow.bytes == docs.truth(question).bytes()
-    assert slow.end is not None
-    statistics = slow.end.statistics
-    assert statistics.engine_seconds < statistics.elapsed_seconds
-    print(f"first of {N} hits after {1e3 * first:.1f} ms, the last after {1e3 * statistics.elapsed_seconds:.1f} ms")
+    statistics = end_of(slow).statistics
+    assert 0 < statistics["engine_seconds"] < statistics["elapsed_seconds"]
+    print(f"first of {N} hits after {1e3 * first:.1f} ms, the last after {1e3 * statistics['elapsed_seconds']:.1f} ms")
 
 
 def test_our_client_hands_it_out_at_once(server: ServerProcess, docs: Collection) -> None:
     question = slow_question(docs)
-    code, weights = np.frombuffer(question.query.code, dtype=np.uint8), np.array(question.query.weights)
+    code, weights = np.frombuffer(question.code, dtype=np.uint8), question.weights
     with whamming.connect(server.address) as database:
         index = database.index(docs.name)
         # With payloads, 256 hits are sent ahead of what was asked for: a client that collects would wait for ever.

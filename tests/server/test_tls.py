@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,10 @@ import trustme
 
 import whamming
 from tests.clients.commands import run
-from tests.serving import PATIENCE, ServerProcess, Stubs
+from tests.serving import PATIENCE, ServerProcess, Stubs, wait_until
 from whamming import InvalidArgumentError, Tls, UnavailableError
 from whamming.server import Config
+from whamming.server.config import OptionError
 from whamming.server.tls import Certificates, is_open
 from whamming.v1 import index_pb2
 
@@ -118,10 +121,22 @@ def test_asyncio(server: ServerProcess, ours: Authority) -> None:
     assert asyncio.run(ask()) == 2
 
 
-def test_who_does_not_trust_it_or_speaks_plainly_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
+def test_who_does_not_trust_it_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
     check_refused(server.address, Tls(theirs.ca), names=" by TLS")
     check_refused(server.address, True, names=" by TLS")
-    check_refused(server.address, False)
+
+
+def test_who_speaks_plainly_is_told_of_tls(server: ServerProcess, guarded: ServerProcess) -> None:
+    for address in (server.address, guarded.address):
+        check_told_at_once(address, False, f"{address} expects TLS; connect by TLS")
+
+
+def check_told_at_once(address: str, tls: Tls | bool, text: str) -> None:
+    """Not only when the client has waited as long as it would for a server that is away."""
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match=text):
+        whamming.connect(address, tls=tls, timeout=10 * PATIENCE)
+    assert time.monotonic() - start < PATIENCE
 
 
 def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None:
@@ -133,7 +148,8 @@ def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None
 
 def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
     with ServerProcess() as server:
-        check_refused(server.address, Tls(ours.ca), names=" by TLS")
+        for tls in (Tls(ours.ca), True):
+            check_told_at_once(server.address, tls, f"{server.address} does not use TLS; connect without it")
         server.check_log()
 
 
@@ -156,7 +172,9 @@ def test_the_command_line(guarded: ServerProcess, ours: Authority) -> None:
     where = ("--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert, "--tls-key", key)
     run("create", "cli", "--bits", "16", *where).ok()
     assert "cli" in run("list", *where).ok().out
-    run("list", "--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert).refused(1, "go together")
+    run("list", "--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert).refused(
+        2, "--tls-cert without --tls-key"
+    )
     run("list", "--server", guarded.address, "--timeout", "0.5").refused(3, "connect by TLS")
     run("list", "--server", guarded.address, "--tls", "--timeout", "0.5").refused(
         3, "by TLS", "authority that you trust"
@@ -197,14 +215,48 @@ def test_a_renewed_certificate_is_shown_without_a_new_start(tmp_path: Path) -> N
         server.check_log()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_has_certificates_read_again(workers: int, tmp_path: Path) -> None:
+    """In every process, at once, and without an interruption for those who are connected."""
+    first, second = Authority.at(tmp_path / "first"), Authority.at(tmp_path / "second")
+    cert, key = first.issue("server", "127.0.0.1")
+    times = os.stat(cert), os.stat(key)
+    server = ServerProcess(tmp_path / "db", tls_cert=cert, tls_key=key, log_level="info", workers=workers)
+
+    def read_again() -> bool:
+        return server.log().count("are used from now on") == workers
+
+    with server:
+        with whamming.connect(server.address, tls=Tls(first.ca)) as before:
+            before.create_index("docs", 8)
+            for new, old, seen in zip(second.issue("server", "127.0.0.1"), (cert, key), times, strict=True):
+                old.write_bytes(new.read_bytes())
+                os.utime(old, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # as a copy that keeps times leaves it
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_until(read_again, "reading the certificates again")
+            for _ in range(2 * workers):
+                with whamming.connect(server.address, tls=Tls(second.ca)) as after:
+                    assert after.list_indexes() == ["docs"]
+            assert before.list_indexes() == ["docs"], "who is connected stays so"
+            cert.write_bytes(b"rubbish")
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_until(lambda: server.log().count("so the old ones stay") >= workers, "a complaint")
+            with whamming.connect(server.address, tls=Tls(second.ca)) as after:
+                assert after.list_indexes() == ["docs"]
+        assert server.stop() == 0
+        server.check_log()
+
+
 # -- what cannot be used ---------------------------------------------------------------------------------------------
 
 
 def test_half_a_pair() -> None:
     for name in ("tls_cert", "tls_key", "tls_client_ca"):
         given: dict[str, Any] = {name: "a.pem"}
-        with pytest.raises(InvalidArgumentError, match=f"{name} = 'a.pem'; a certificate and its key go together"):
+        with pytest.raises(InvalidArgumentError, match=f"{name} = a.pem; .*a certificate and its key") as caught:
             Config(**given)
+        assert isinstance(caught.value, OptionError)
+        assert caught.value.option == name
     with pytest.raises(InvalidArgumentError, match=r"cert = a.pem, key = None; a certificate and its key go together"):
         Tls(cert="a.pem")
 

@@ -71,12 +71,6 @@ def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return make_place(request, tmp_path)
 
 
-@pytest.fixture(params=["ram", "lmdb"])
-def segmented(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place whose stores are SegmentedStores."""
-    return make_place(request, tmp_path)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Place:
     return Place("lmdb", tmp_path)
@@ -92,7 +86,8 @@ def make_place(request: pytest.FixtureRequest, directory: Path) -> Place:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make segments so small that sealing and merging happen all the time."""
     monkeypatch.setattr("whamming.storage.store.maintenance.SEAL_ROWS", 16)
-    monkeypatch.setattr("whamming.storage.store.contents.SMALL_RUN", 3)
+    monkeypatch.setattr("whamming.storage.store.maintenance.SMALL_RUN", 3)
+    monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 2)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_a_commit_that_breaks_off_acknowledges_nothing(
             thread.start()
         store = index.store
         assert isinstance(store, SegmentedStore)
-        wait_until(lambda: len(store._queue) == 3)
+        wait_until(lambda: len(store._group) == 3)
         go_on.set()
         for thread in threads:
             thread.join()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import whamming
-from tests.storage import bad_days_damage as damage
-from tests.storage.bad_days_regions import Regions, regions_of
+from tests.storage import damage as damage
+from tests.storage.file_regions import Regions, regions_of
 from whamming import WhammingError
-from whamming.storage import CorruptStoreError
-from whamming.storage.files import lmdb_store as disk
+from whamming.storage import CorruptStoreError, SegmentedStore
+from whamming.storage.files import reading
 from whamming.storage.files.records import array_key, dead_key, delta_key
 
 CASES = int(os.environ.get("WHAMMING_DAMAGE", "300"))
@@ -69,13 +69,14 @@ def specimen(tmp_path: Path) -> Specimen:
 
 @pytest.mark.parametrize("mode", ["r", "w"])
 def test_a_key_with_a_wrong_bit_hides_no_write_and_brings_no_deleted_item_back(
-    specimen: Specimen, mode: whamming.storage.database.Mode, monkeypatch: pytest.MonkeyPatch
+    specimen: Specimen, mode: whamming.storage.directory.Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "_CHECKS", 1)  # nobody commits meanwhile
+    monkeypatch.setattr(reading, "_CHECKS", 1)  # nobody commits meanwhile
     with whamming.open(specimen.path, mode="r") as database:
         store = database.index(damage.INDEX).store
-        last = store._sequence  # type: ignore[attr-defined]
-        with_dead = [part.number for part in store._contents.sealed if part.dead_count]  # type: ignore[attr-defined]
+        assert isinstance(store, SegmentedStore)
+        last = store._journal.position
+        with_dead = [part.number or 0 for part in store._contents.sealed if part.dead_count]
     assert with_dead
     for key in (delta_key(last), *map(dead_key, with_dead)):
         place = specimen.place_of(key)

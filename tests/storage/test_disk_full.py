@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import whamming
-from tests.storage.bad_days_items import BITS, Versions, all_versions, codes_of, payloads_of
+from tests.storage.item_checks import BITS, Versions, all_versions, codes_of, payloads_of
 from whamming import StoredIndex
 from whamming.storage import StorageFullError
-from whamming.storage.files import lmdb_store as disk
-from whamming.storage.files.lmdb_store import LmdbStore
+from whamming.storage.files import lmdb_journal
+from whamming.storage.files.lmdb_journal import LmdbJournal
 from whamming.storage.store import faults, maintenance, segmented
 
 UNIVERSE = 200_000
@@ -138,8 +138,9 @@ class Filling:
 
     def arrays(self) -> int:
         """Return how many arrays the file holds."""
-        assert isinstance(self.index.store, LmdbStore)
-        with self.index.store._file.env.begin() as txn:
+        assert isinstance(self.index.store, segmented.SegmentedStore)
+        assert isinstance(self.index.store._journal, LmdbJournal)
+        with self.index.store._journal._environment.env.begin() as txn:
             return sum(key[:1] == b"s" for key in txn.cursor().iternext(values=False))
 
 
@@ -355,7 +356,7 @@ def test_the_file_does_not_grow_with_every_commit(
     tmp_path: Path, beside_a_reader: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it would if segments were read under the same transaction for ever: pages freed since cannot be used again."""
-    monkeypatch.setattr(disk, "_PIN_COMMITS", 16)
+    monkeypatch.setattr(lmdb_journal, "_PIN_COMMITS", 16)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(whamming.open(tmp_path / "database"))
         filling = Filling(database.create_index("docs", BITS))

@@ -194,7 +194,7 @@ def test_a_constant_component_does_no_harm(kind: Kind, value: float) -> None:
         ("lsh", {"dim": 8, "bits": 8, "seed": "x"}, "seed = 'x'; they must be whole numbers"),
         ("sign", {"dim": 8, "bits": 9}, "bits = 9 of encoder = 'sign'; vectors of 8 components give at most 8"),
         ("itq", {"sample": make_sample(), "bits": 17}, "bits = 17 of encoder = 'itq'; vectors of 16 .* or use 'lsh'"),
-        ("itq", {"sample": make_sample(8), "bits": 8}, "8 vectors for encoder = 'itq' with 8 bits; it needs 9 or more"),
+        ("itq", {"sample": make_sample(8), "bits": 8}, "8 vectors for the encoder itq with 8 bits; it needs 9 or more"),
         ("itq", {"sample": make_sample(), "bits": 8, "rounds": -1}, "rounds = -1; it must be 0 or more"),
         ("itq", {"sample": np.ones((100, 16)), "bits": 8}, "all 100 vectors of the sample are the same"),
         ("sign", {"dim": 8, "centre": True}, "centre = True without a sample"),

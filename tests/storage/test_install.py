@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whamming
-from whamming.storage.files.lmdb_store import LmdbStore
+from whamming.storage.files.lmdb_journal import LmdbJournal
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
@@ -26,7 +26,7 @@ def test_reading_a_new_segment_back_may_fail(
         index.upsert(range(250, 600), codes[:350])
         expected = index.search_batch(codes[:5], k=20)
         with monkeypatch.context() as patched:
-            patched.setattr(LmdbStore, "_remap", broken)
+            patched.setattr(LmdbJournal, "reopen", broken)
             if issubclass(kind, Exception):
                 index.seal()
             else:

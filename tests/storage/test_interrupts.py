@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, random_codes
-from whamming.storage.items.segment import Live
+from whamming.storage.items.live_part import LivePart
 from whamming.storage.store.contents import Contents
 
 
@@ -55,33 +55,33 @@ def check_for_good(twin: Twin, place: Place) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_write_that_is_interrupted_once_it_is_on_disk_shows(
-    segmented: Place, before: bool, monkeypatch: pytest.MonkeyPatch
+    place: Place, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next seal would drop it from the file, too: other threads' writes may have been in the same commit."""
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database)
         twin.layer()
         with monkeypatch.context() as patched:
-            patched.setattr(Contents, "add", once(Contents.add, before=before))
+            patched.setattr(Contents, "with_change", once(Contents.with_change, before=before))
             with pytest.raises(KeyboardInterrupt):
                 twin.index.upsert([7], random_codes(1, 13, 7))
         twin.model.upsert([7], random_codes(1, 13, 7))
         assert twin.index.stats().writes == 6
-        check_for_good(twin, segmented)
+        check_for_good(twin, place)
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_search_that_is_interrupted_loses_no_writes(
-    segmented: Place, before: bool, monkeypatch: pytest.MonkeyPatch
+    place: Place, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database)
         twin.layer()
         with monkeypatch.context() as patched:
-            patched.setattr(Live, "killing", once(Live.killing, before=before))
+            patched.setattr(LivePart, "removing", once(LivePart.removing, before=before))
             with pytest.raises(KeyboardInterrupt):
                 twin.index.search(random_codes(1, 13)[0])
-        check_for_good(twin, segmented)
+        check_for_good(twin, place)
 
 
 def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
@@ -107,7 +107,7 @@ def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
 def test_a_seal_into_several_segments_that_breaks_off(
     disk: Place, point: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.files.lmdb_store.LmdbStore._most_rows", lambda _: 20)
+    monkeypatch.setattr("whamming.storage.files.lmdb_journal.LmdbJournal.most_rows", 20)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.layer()

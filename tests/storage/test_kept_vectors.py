@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.native.examples import generated
 from whamming.native import InvalidArgumentError
-from whamming.storage.items.rows import Payloads
+from whamming.storage.items.payloads import Payloads
 from whamming.storage.settings import IndexSettings, KeptVectors, Metric
 from whamming.storage.vectors.kept import measure, pack_vectors, unpack_vectors
 
@@ -73,18 +73,6 @@ def test_distances_by_each_metric() -> None:
     for metric, distances in expected.items():
         assert measure(metric, query, vectors).tolist() == pytest.approx(distances)
     assert measure("cosine", np.zeros(2, dtype=np.float32), vectors).tolist() == [1, 1, 1, 1]
-
-
-@generated(60)
-@given(lengths=st.lists(st.integers(0, 5), max_size=12), width=st.integers(1, 6), seed=st.integers(0, 99))
-def test_heads_go_in_front_of_payloads_and_off_again(lengths: list[int], width: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    given = [rng.bytes(length) for length in lengths]
-    heads = rng.integers(0, 256, (len(given), width), dtype=np.uint8)
-    both = Payloads.of(given).with_heads(heads)
-    assert [both[i] for i in range(len(both))] == [h.tobytes() + p for h, p in zip(heads, given, strict=True)]
-    bare = both.without_heads(width)
-    assert [bare[i] for i in range(len(bare))] == given
 
 
 @generated(60)

@@ -60,9 +60,9 @@ def test_a_store_in_order_is_verified(twin: Twin) -> None:
     assert twin.index.verify().ok
 
 
-def test_compacting_divides_what_is_too_much_for_one_segment(segmented: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compacting_divides_what_is_too_much_for_one_segment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database)
         for first in range(0, 60, 6):
             twin.upsert(range(first, first + 6), random_codes(6, 13, first), [b"x" * 70] * 6)
@@ -76,21 +76,21 @@ def test_compacting_divides_what_is_too_much_for_one_segment(segmented: Place, m
         assert stats.dead_rows == 0
         assert 4 <= stats.segments < 10
         assert twin.index.verify().ok
-    if segmented.persistent:
-        with segmented.open() as database:
+    if place.persistent:
+        with place.open() as database:
             twin.index = database.index("docs")
             twin.check()
 
 
 @pytest.mark.parametrize("payload", [0, 70])
 def test_sealing_divides_what_is_too_much_for_one_segment(
-    segmented: Place, payload: int, monkeypatch: pytest.MonkeyPatch
+    place: Place, payload: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A seal that fails as one array is too large would fail for ever."""
     monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database)
-        monkeypatch.setattr(type(twin.index.store), "_most_rows", lambda _: 50)
+        monkeypatch.setattr(SegmentedStore, "_most_rows", 50)
         twin.upsert(range(170), random_codes(170, 13), [b"x" * payload] * 170)
         twin.upsert([200], random_codes(1, 13), [b"y" * 2000])  # more than fits: it has a segment of its own
         twin.delete(range(0, 60, 2))
@@ -108,18 +108,18 @@ def test_sealing_divides_what_is_too_much_for_one_segment(
         twin.delete(range(50, 100))
         twin.index.compact()
         twin.check()
-    if segmented.persistent:
-        with segmented.open() as database:
+    if place.persistent:
+        with place.open() as database:
             twin.index = database.index("docs")
             twin.check()
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(8))
-def test_space_is_bounded_when_maintenance_is_at_rest(segmented: Place, seed: int) -> None:
+def test_space_is_bounded_when_maintenance_is_at_rest(place: Place, seed: int) -> None:
     rng = np.random.default_rng(seed)
     share, most = rng.uniform(0, 0.9), int(rng.integers(2, 40))
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database, durability="async")
         store = twin.index.store
         assert isinstance(store, SegmentedStore)
@@ -140,8 +140,8 @@ def test_space_is_bounded_when_maintenance_is_at_rest(segmented: Place, seed: in
 
 
 @pytest.mark.usefixtures("small")
-def test_writing_the_same_items_again_and_again_takes_no_more_room(segmented: Place) -> None:
-    with segmented.open() as database:
+def test_writing_the_same_items_again_and_again_takes_no_more_room(place: Place) -> None:
+    with place.open() as database:
         once = Twin.create(database, name="once")
         once.upsert([1, 2], random_codes(2, 13, 100))
         once.index.seal()
@@ -161,7 +161,7 @@ def test_writing_the_same_items_again_and_again_takes_no_more_room(segmented: Pl
                 at_rest.add(twin.index.stats().used_bytes)
         wait_until(lambda: twin.index.stats().delta_rows < maintenance.SEAL_ROWS)
         assert twin.index.stats().seals > 10
-        if segmented.persistent:  # in pages, 3 at least, and at times not full
+        if place.persistent:  # in pages, 3 at least, and at times not full
             assert max(at_rest) < 2 * size
             assert max(sizes[200:]) <= 2 * max(sizes[:200])
         else:  # the size of a moment is that of the run or two that have not been merged yet
@@ -170,8 +170,8 @@ def test_writing_the_same_items_again_and_again_takes_no_more_room(segmented: Pl
 
 
 @pytest.mark.usefixtures("small")
-def test_deleting_makes_room(segmented: Place) -> None:
-    with segmented.open() as database:
+def test_deleting_makes_room(place: Place) -> None:
+    with place.open() as database:
         twin = Twin.create(database, durability="async")
         twin.upsert(range(300), random_codes(300, 13))
         twin.index.seal()

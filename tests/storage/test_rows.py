@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.native.examples import generated
 from whamming import InvalidArgumentError
 from whamming.storage import BitOrder, IndexSettings, Rows, WriteBatch
-from whamming.storage.items.rows import Payloads, as_ids, settle
+from whamming.storage.items.payloads import Payloads
+from whamming.storage.items.rows import as_ids
+from whamming.storage.items.write_batch import net_changes
 
 payload_lists = st.lists(st.binary(max_size=20), max_size=12)
 small_ids = st.integers(0, 9) | st.sampled_from([2**63, 2**64 - 1])
@@ -28,7 +30,7 @@ def test_payloads_are_taken_in_any_order(
     payloads: list[bytes], data: st.DataObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = data.draw(st.sampled_from([1, 7, 1 << 22]))
-    monkeypatch.setattr("whamming.storage.items.rows._CHUNK_BYTES", chunk)
+    monkeypatch.setattr("whamming.storage.items.payloads._CHUNK_BYTES", chunk)
     packed = Payloads.of(payloads)
     assert len(packed) == len(payloads)
     assert [packed[i] for i in range(len(packed))] == payloads
@@ -57,6 +59,51 @@ def test_items_without_payloads_beside_items_with() -> None:
     assert rows.nbytes == 4 * 8 + 4 + 3
 
 
+def columns(lengths: list[int], data: bytes) -> Payloads:
+    return Payloads.from_lengths(np.array(lengths, dtype=np.uint32), data)
+
+
+@quick(50)
+@given(payloads=payload_lists)
+def test_payloads_as_columns_are_those_of_a_list(payloads: list[bytes]) -> None:
+    given = columns([len(payload) for payload in payloads], b"".join(payloads))
+    ids, codes = range(len(payloads)), np.zeros((len(payloads), 1), dtype=np.uint8)
+    batches = [WriteBatch.of(IndexSettings(8), ids, codes, form) for form in (given, payloads)]
+    lists = [batch.upserts.payloads.tolist() if batch.upserts.payloads else None for batch in batches]
+    assert lists[0] == lists[1]
+    assert lists[0] in (payloads, None)
+    assert given.tolist() == payloads
+    assert given.lengths().tolist() == [len(payload) for payload in payloads]
+
+
+def test_payloads_as_columns_are_copied_only_if_their_owner_could_change_them() -> None:
+    settings, codes = IndexSettings(8), np.zeros((2, 1), dtype=np.uint8)
+    fixed = columns([1, 2], b"abc")
+    taken = WriteBatch.of(settings, [1, 2], codes, fixed).upserts.payloads
+    assert taken is not None
+    assert np.shares_memory(taken.data, fixed.data)
+    loose = Payloads(np.array([1, 3], dtype=np.uint64), np.frombuffer(bytearray(b"abc"), dtype=np.uint8))
+    taken = WriteBatch.of(settings, [1, 2], codes, loose).upserts.payloads
+    loose.data[:] = 0
+    assert taken is not None
+    assert taken.tolist() == [b"a", b"bc"]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "message"),
+    [
+        (columns([1], b"a"), "1 payloads for 2 items"),
+        (columns([1, 1], b"abc"), "end at byte 2 of 3"),
+        (Payloads(np.array([2, 1], dtype=np.uint64), np.zeros(1, dtype=np.uint8)), "must not decrease"),
+        (columns([0, 65_537], bytes(65_537)), "row 1 has 65537 bytes; at most 65536"),
+        (Payloads(np.array([0, 1]), np.zeros(1, dtype=np.uint8)), "uint64"),
+    ],
+)
+def test_columns_of_payloads_that_do_not_fit_are_refused(payloads: Payloads, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        WriteBatch.of(IndexSettings(8), [1, 2], np.zeros((2, 1), dtype=np.uint8), payloads)
+
+
 @quick(150)
 @given(
     written=st.lists(
@@ -67,7 +114,9 @@ def test_items_without_payloads_beside_items_with() -> None:
         max_size=6,
     )
 )
-def test_batches_settle_as_in_a_dict(written: list[tuple[list[int], list[tuple[int, int, bytes | None]]]]) -> None:
+def test_the_net_changes_of_batches_are_those_of_a_dict(
+    written: list[tuple[list[int], list[tuple[int, int, bytes | None]]]],
+) -> None:
     batches = []
     touched: set[int] = set()
     items: dict[int, tuple[int, bytes]] = {}
@@ -81,7 +130,9 @@ def test_batches_settle_as_in_a_dict(written: list[tuple[list[int], list[tuple[i
             items.pop(id_, None)
         items |= {id_: (code, payload or b"") for id_, code, payload in upserts}
         touched |= {*deletes, *ids}
-    changed, rows = settle(batches, 1)
+    if not batches:
+        return
+    changed, rows = net_changes(batches)
     assert changed.tolist() == sorted(touched)
     payloads = [rows.payloads[i] if rows.payloads is not None else b"" for i in range(len(rows))]
     settled = zip(rows.ids.tolist(), rows.codes[:, 0].tolist(), payloads, strict=True)
@@ -116,8 +167,8 @@ def test_ids_become_a_copy_of_their_own(ids: Any) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, -1], "id -1 of row 1; ids are 0 to 2"),
-        (np.array([-5], dtype=np.int16), "id -5 of row 0; ids are 0 to 2"),
+        ([1, -1], "id -1 of row 1; ids are 0 to 18446744073709551615"),
+        (np.array([-5], dtype=np.int16), "id -5 of row 0; ids are 0 to 18446744073709551615"),
         ([2**64], "id 18446744073709551616 of row 0"),
         ([2**64 - 1, -3], "id -3 of row 1"),
         ([1.5], "dtype float64; they must be integers"),

@@ -115,21 +115,20 @@ def test_threads_replace_and_delete_the_same_items(place: Place, small: None) ->
 
 
 def test_writers_wait_for_a_seal_however_many_they_are(
-    segmented: Place, small: None, monkeypatch: pytest.MonkeyPatch
+    place: Place, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one is under way, the delta does not grow beyond a few times what is sealed at once."""
     most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS + THREADS
     count = most + 1  # so that none is done before all of them wait
-    with segmented.open() as database:
+    with place.open() as database:
         twin = Twin.create(database, durability="async")
         store = twin.index.store
         assert isinstance(store, SegmentedStore)
-        waiting = store._wake._waiters  # type: ignore[attr-defined]
         seen: list[int] = []
 
         def hook(name: str) -> None:
             if name == "built" and not seen:
-                wait_until(lambda: len(waiting) == THREADS or store._contents.delta_rows > most)
+                wait_until(lambda: store._upkeep.waiting == THREADS or store._contents.delta_rows > most)
                 seen.append(store._contents.delta_rows)
 
         def writer(number: int) -> Callable[[], None]:

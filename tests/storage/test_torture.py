@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import whamming
-from tests.storage.bad_days_items import BITS, codes_of, payloads_of, versions_in
+from tests.storage.item_checks import BITS, codes_of, payloads_of, versions_in
 from tests.storage.torture import (
     COMMIT_POINTS,
     POINTS,
@@ -24,7 +24,7 @@ from tests.storage.torture import (
     points_in_storage,
 )
 from whamming.storage import StoredIndex
-from whamming.storage.files.lmdb_store import LmdbStore
+from whamming.storage.files.lmdb_journal import LmdbJournal
 from whamming.storage.store import faults, segmented
 
 _processes = multiprocessing.get_context("forkserver")
@@ -132,8 +132,9 @@ def die_before_announcing(path: str) -> None:
 
     def die(name: str) -> None:
         if name == "after commit":
-            assert isinstance(index.store, LmdbStore)
-            env = index.store._file.env
+            assert isinstance(index.store, segmented.SegmentedStore)
+            assert isinstance(index.store._journal, LmdbJournal)
+            env = index.store._journal._environment.env
             last = env.info()["last_txnid"]
             lock = Path(path) / "docs" / "lock.mdb"
             with env.begin(write=True), lock.open("r+b") as file:  # it dies while nobody else may write

@@ -2,10 +2,10 @@
 
     python -m tests.storage.torture --cycles 1000 --rows 1000000 --seed 0
 
-Each cycle starts a process that writes (``bad_days_writer``), kills it at a random moment or at a named point of
+Each cycle starts a process that writes (``writing_process``), kills it at a random moment or at a named point of
 storage, opens the database as the next writer would, and compares it with a model: of each of the writer's threads, all
 operations that had returned must be there, the one under way wholly or not at all, and none without those before it.
-Another process reads all the while (``bad_days_reader``).
+Another process reads all the while (``reading_process``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 import whamming
-from tests.storage import bad_days_reader, bad_days_writer
-from tests.storage.bad_days_items import (
+from tests.storage import reading_process, writing_process
+from tests.storage.item_checks import (
     BITS,
     BrokenPromiseError,
     all_versions,
@@ -36,8 +36,8 @@ from tests.storage.bad_days_items import (
     some,
     versions_in,
 )
-from tests.storage.bad_days_reader import Report
-from tests.storage.bad_days_writer import DONE, INDEX, LANES, Job, Operation
+from tests.storage.reading_process import Report
+from tests.storage.writing_process import DONE, INDEX, LANES, Job, Operation
 from whamming.storage import StorageError, StoredIndex
 from whamming.storage.items.segment import SEGMENT_ARRAYS
 from whamming.storage.store import segmented
@@ -167,10 +167,10 @@ class Torture:
     def run(self, kills: Iterable[Kill], *, verify_every: int = 50, aloud: bool = False) -> Summary:
         """Go through some cycles, with a reader beside; stops where a promise is broken."""
         started = time.perf_counter()
-        _processes.set_forkserver_preload(["tests.storage.bad_days_reader"])
+        _processes.set_forkserver_preload(["tests.storage.reading_process"])
         control, far_end = _processes.Pipe()
         arguments = (str(self._path), len(self._model), self._seed, far_end)
-        reader = _processes.Process(target=bad_days_reader.read, args=arguments, daemon=True)
+        reader = _processes.Process(target=reading_process.read, args=arguments, daemon=True)
         reader.start()
         far_end.close()
         summary = self.summary
@@ -291,7 +291,7 @@ class Torture:
 def _run_and_kill(job: Job, seconds: float) -> list[int]:
     """Start a writer and wait for its death; returns how many operations of each lane had returned."""
     receiver, sender = _processes.Pipe(duplex=False)
-    writer = _processes.Process(target=bad_days_writer.write, args=(job, sender), daemon=True)
+    writer = _processes.Process(target=writing_process.write, args=(job, sender), daemon=True)
     writer.start()
     sender.close()
     writer.join(_STUCK if job.point is not None else seconds)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whamming.cli.output import counted, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, positive, whole
-from whamming.cli.target import AnyIndex, add_target, opened
+from whamming.cli.target import AnyIndex, add_target, find_index, opened
 
 FLIPPED = 0.05
 """Share of a stored code's bits that a query differs in, about."""
@@ -52,7 +52,7 @@ class _Queries:
         stored = next(iter(pieces), None)
         del pieces
         if stored is None or len(stored) == 0:
-            raise FailureError(f"index {index.name!r} has no items to make queries of: import some first")
+            raise FailureError(f"index {index.name} has no items to make queries of: import some first")
         settings = index.settings
         codes = stored.codes[rng.integers(0, len(stored), count)]
         flips = rng.random((count, settings.bits)) < FLIPPED
@@ -81,7 +81,7 @@ class Report:
 def bench(args: argparse.Namespace) -> None:
     """Measure, and report."""
     with opened(args) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         items = len(index)
         report = measure(index, _Queries.like(index, args.queries, args.seed), args.k, args.seconds)
     if args.json:

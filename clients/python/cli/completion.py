@@ -1,4 +1,4 @@
-"""``whamming completion``: a script that teaches a shell our commands."""
+"""``whamming completion``: a script that teaches a shell our commands, and the names of indexes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,66 @@ from whamming.cli.parser import Commands, Parser
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
-TEXT = "Prints a script that completes commands, options and files when you press Tab."
+TEXT = """\
+Prints a script that completes commands, options, files and the names of indexes when you press Tab. Names are those of
+the --data or --server that is on the line already, or of the default server; none are offered if it does not answer
+within a second."""
 EXAMPLE = """\
 bash:  echo 'eval "$(whamming completion bash)"' >> ~/.bashrc
 zsh:   whamming completion zsh > ~/.zfunc/_whamming       # with fpath+=~/.zfunc before compinit
 fish:  whamming completion fish > ~/.config/fish/completions/whamming.fish"""
+
+# Bash splits its own list of words at colons, and so the address of a server: the line is split once more.
+BASH = """\
+_whamming_indexes() {
+    local -a line target
+    local i value
+    read -ra line <<< "$COMP_LINE"
+    for ((i = 1; i < ${#line[@]}; i++)); do
+        case "${line[i]}" in
+            --data|--server|--tls-ca|--tls-cert|--tls-key)
+                value="${line[i + 1]}"
+                target+=("${line[i]}" "${value/#\\~\\//$HOME/}") ;;
+            --tls) target+=(--tls) ;;
+        esac
+    done
+    compgen -W "$("${line[0]}" list --names --timeout 1 "${target[@]}" 2> /dev/null)" -- "$1"
+}"""
+ZSH = """\
+_whamming_indexes() {
+    local -a target names
+    local i
+    for ((i = 2; i <= $#words; i++)); do
+        case $words[i] in
+            --data|--server|--tls-ca|--tls-cert|--tls-key) target+=($words[i] ${~words[i+1]}) ;;
+            --tls) target+=(--tls) ;;
+        esac
+    done
+    names=(${(f)"$(whamming list --names --timeout 1 $target 2> /dev/null)"})
+    compadd -a names
+}"""
+FISH = """\
+function _whamming_indexes
+    set -l target
+    set -l line (commandline -opc)
+    for i in (seq (count $line))
+        switch $line[$i]
+            case --data --server --tls-ca --tls-cert --tls-key
+                set -l next (math $i + 1)
+                set -a target $line[$i] (string replace -r '^~/' "$HOME/" -- $line[$next])
+            case --tls
+                set -a target --tls
+        end
+    end
+    whamming list --names --timeout 1 $target 2> /dev/null
+end"""
+INDEXES: Final = {
+    "bash": "_whamming_indexes",
+    "zsh": "_whamming_indexes",
+    "fish": "(_whamming_indexes)",
+    "preamble": {"bash": BASH, "zsh": ZSH, "fish": FISH},
+}
+"""How each shell completes the name of an index, as shtab takes it."""
 
 
 def add(commands: Commands, build: Callable[[], Parser]) -> None:
@@ -24,21 +79,24 @@ def add(commands: Commands, build: Callable[[], Parser]) -> None:
     def run(args: argparse.Namespace) -> None:
         import shtab
 
+        completions = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "FROM": shtab.DIRECTORY, "TO": shtab.DIRECTORY}
         parser = build()
-        for action in _actions(parser):
-            if action.metavar in ("FILE", "DIR", "FROM", "TO"):
-                action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
+        for command, action in _actions(parser):
+            if action.metavar == "NAME" and command != "create":  # whose name is a new one
+                action.complete = INDEXES  # type: ignore[attr-defined]
+            elif action.metavar in completions:
+                action.complete = completions[str(action.metavar)]  # type: ignore[attr-defined]
         say(shtab.complete(parser, shell=args.shell))
 
     parser = commands("completion", run, "print a script for the shell's completion", text=TEXT, example=EXAMPLE)
     parser.add_argument("shell", choices=SHELLS, help="the shell that is to use it")
 
 
-def _actions(parser: Parser) -> Iterator[argparse.Action]:
-    """Return all arguments of a parser and its commands."""
+def _actions(parser: Parser, command: str = "") -> Iterator[tuple[str, argparse.Action]]:
+    """Return all arguments of a parser and its commands, each with the command that has it."""
     parser.complete()
     for action in parser._actions:
-        yield action
+        yield command, action
         if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _actions(command)
+            for name, sub in action.choices.items():
+                yield from _actions(sub, name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 from whamming.cli.output import counted, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, UsageError, add_json, whole
-from whamming.cli.target import AnyDatabase, AnyIndex, add_target, opened
+from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, no_such_index, opened
 from whamming.storage import (
     Encoder,
     KeptVectors,
@@ -43,10 +44,10 @@ def add(commands: Commands) -> None:
 def export_encoder(args: argparse.Namespace) -> None:
     """Write an encoder to a file."""
     with opened(args) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         encoder = index.encoder
     if encoder is None:
-        raise FailureError(f"index {args.name!r} has no encoder: its codes are made elsewhere")
+        raise FailureError(f"index {args.name} has no encoder: its codes are made elsewhere")
     encoder.save(args.file)
     if args.json:
         about = {"bits": encoder.bits, "dim": encoder.dim, "encoder": encoder.fingerprint}
@@ -137,22 +138,39 @@ def creating(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--bits or an --encoder is missing: say how long codes are; see: whamming create --help")
     elif encoder is not None and args.dim is None:
         raise UsageError(f"--encoder {encoder} without --dim: say how many components vectors have")
+    elif encoder == "lsh" and args.bits is None:
+        raise UsageError("--encoder lsh without --bits: say how long codes are to be")
+    elif encoder == "sign" and (args.bits or 0) > args.dim:
+        raise UsageError(f"--bits {args.bits} with --encoder sign: --dim {args.dim} gives at most {args.dim}")
+    _check_alone(args, ("dim", "seed", "keep_vectors", "metric") if encoder is None else ())
+    if args.encoder_file is not None:
+        _check_alone(args, ("bits", "dim", "seed"), "with --encoder-file: the file has it")
+    if args.metric is not None and args.keep_vectors is None:
+        raise UsageError("--metric without --keep-vectors: it is for ranking hits by vectors that are kept")
     options = {"keep_vectors": args.keep_vectors, "metric": args.metric or "l2"}
     return {"bits": args.bits, "encoder": encoder, "dim": args.dim, "seed": args.seed or 0, **options}
+
+
+def _check_alone(args: argparse.Namespace, options: Sequence[str], text: str = "without an --encoder") -> None:
+    """Refuse options that mean nothing here."""
+    for option in options:
+        if getattr(args, option) is not None:
+            raise UsageError(f"--{option.replace('_', '-')} {text}; leave it out")
 
 
 def found_or_made(database: AnyDatabase, args: argparse.Namespace) -> AnyIndex:
     """Return the index that ``import`` writes to; one that is missing is made if there is an ``--encoder``."""
     if args.encoder is None:
-        for option in ("bits", "sample", "seed", "keep_vectors", "metric"):
-            if getattr(args, option) is not None:
-                flag = f"--{option.replace('_', '-')}"
-                raise UsageError(f"{flag} without --encoder: it is for an index that import is to make")
+        _check_alone(
+            args,
+            ("bits", "sample", "seed", "keep_vectors", "metric"),
+            "without --encoder: it is for an index that import is to make",
+        )
     try:
         index = database.index(args.name)
-    except NotFoundError:
+    except NotFoundError as error:
         if args.encoder is None:
-            raise
+            raise no_such_index(database, args.name) from error
         return _made(database, args)
     if args.encoder is not None:
         _check_same(index, args)
@@ -162,14 +180,21 @@ def found_or_made(database: AnyDatabase, args: argparse.Namespace) -> AnyIndex:
 def _made(database: AnyDatabase, args: argparse.Namespace) -> AnyIndex:
     if args.bits is None and args.encoder != "sign":
         raise UsageError(f"--encoder {args.encoder} without --bits: say how long codes are to be")
+    if args.metric is not None and args.keep_vectors is None:
+        raise UsageError("--metric without --keep-vectors: it is for ranking hits by vectors that are kept")
     file = read_vectors(args.file)
+    if args.encoder != "lsh" and args.bits is not None and args.bits > file.dim:
+        raise UsageError(
+            f"--bits {args.bits} with --encoder {args.encoder}: vectors of {file.dim} components give at most "
+            f"{file.dim}; use --encoder lsh for more"
+        )
     seed = args.seed or 0
     sample = file.sample(args.sample or SAMPLE, seed)
     encoder = fit(args.encoder, sample, bits=args.bits, seed=seed)
     index = database.create_index(
         args.name, encoder=encoder, keep_vectors=args.keep_vectors, metric=args.metric or "l2"
     )
-    note(f"made index {args.name!r}: {encoder_text(encoder)} of {len(file):,}{_training_text(encoder)}")
+    note(f"made index {args.name}: {encoder_text(encoder)} of {len(file):,}{_training_text(encoder)}")
     return index
 
 
@@ -181,6 +206,6 @@ def _check_same(index: AnyIndex, args: argparse.Namespace) -> None:
         asked = getattr(args, name)
         if asked not in (None, value):
             raise FailureError(
-                f"index {args.name!r} exists with {name.replace('_', ' ')} {value or 'none'}, not {asked}: leave "
+                f"index {args.name} exists with {name.replace('_', ' ')} {value or 'none'}, not {asked}: leave "
                 f"--{name.replace('_', '-')} out, or choose another name"
             )

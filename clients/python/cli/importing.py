@@ -98,6 +98,8 @@ def import_file(args: argparse.Namespace) -> None:
 def _open(path: Path, index: AnyIndex, args: argparse.Namespace) -> CodesFile | VectorsFile:
     """Return what the file holds for an index."""
     settings = index.settings
+    if args.codes and settings.keep_vectors is not None:
+        raise FailureError(f"--codes: index {index.name} keeps vectors, and makes codes of them; import the vectors")
     if settings.dim is None or args.codes:
         return read_codes(path, settings.bits, settings.bit_order, first_id=args.first_id)
     return read_vectors(path, settings.dim, first_id=args.first_id)
@@ -116,7 +118,7 @@ def _resumed(index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpo
         ids = file.ids(row, row + 1)
         if not index.get(ids).found[0]:
             raise FailureError(
-                f"{checkpoint.path} says that {rows:,} rows are in index {index.name!r}, but item {ids[0]} of "
+                f"{checkpoint.path} says that {rows:,} rows are in index {index.name}, but item {ids[0]} of "
                 f"row {row} is not: begin anew with --restart"
             )
     note(f"going on at row {rows:,} of {file.count:,}; --restart would begin anew")
@@ -169,7 +171,7 @@ class _Import:
             self._checkpoint.save(rows)
         except OSError as error:
             remedy = "an import that is interrupted will begin anew; --checkpoint FILE keeps it elsewhere"
-            note(f"no checkpoint can be kept: {error}; {remedy}")
+            note(f"no checkpoint can be kept: {error.strerror or error}; {remedy}")
             self._checkpoint = None
 
     def _interruption(self, done: int) -> str:

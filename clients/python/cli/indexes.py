@@ -9,9 +9,9 @@ from typing import Any, get_args
 from whamming.cli.encoding import add_encoder, creating, encoder_text, encoder_values
 from whamming.cli.output import confirm, counted, note, say, say_json, say_pairs, say_table, share_bar, size
 from whamming.cli.parser import Commands, FailureError, add_json, whole
-from whamming.cli.target import AnyDatabase, AnyIndex, add_target, opened
+from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, opened
 from whamming.native import Buckets, Tables, WhammingError
-from whamming.storage import BitOrder, Durability, IndexSettings, NotFoundError
+from whamming.storage import AlreadyExistsError, BitOrder, Durability, IndexSettings, NotFoundError
 
 CREATE_TEXT = """\
 What an index is cannot be changed later; its items can be exported and imported into another one.
@@ -57,6 +57,7 @@ def add(commands: Commands) -> None:
     parser = commands(
         "list", list_indexes, "list the indexes", example="whamming list\nwhamming list --json | jq .name"
     )
+    parser.add_argument("--names", action="store_true", help="their names only, one per line")
     add_json(parser)
     add_target(parser)
 
@@ -90,19 +91,31 @@ def create(args: argparse.Namespace) -> None:
     """Make an index."""
     options = creating(args)
     with opened(args, write=True, create=True) as database:
-        index = database.create_index(
-            args.name,
-            **options,
-            bit_order=args.bit_order,
-            tables=args.tables,
-            buckets=args.buckets,
-            durability=args.durability,
-            exist_ok=args.exist_ok,
-        )
+        try:
+            index = database.create_index(
+                args.name,
+                **options,
+                bit_order=args.bit_order,
+                tables=args.tables,
+                buckets=args.buckets,
+                durability=args.durability,
+                exist_ok=args.exist_ok,
+            )
+        except AlreadyExistsError as error:
+            raise _exists(database, args.name, error) from error
         if args.json:
             say_json({"name": index.name, **index.settings.to_json()})
         else:
             say(f"{index.name}: {_settings_text(index.settings)}")
+
+
+def _exists(database: AnyDatabase, name: str, error: AlreadyExistsError) -> AlreadyExistsError:
+    """Return what to raise where an index is to be made under a name that is taken."""
+    try:
+        settings = database.index(name).settings
+    except WhammingError:
+        return error  # something else is in the way
+    return AlreadyExistsError(f"there is an index {name} already, with {_settings_text(settings)}; choose another name")
 
 
 def list_indexes(args: argparse.Namespace) -> None:
@@ -110,14 +123,19 @@ def list_indexes(args: argparse.Namespace) -> None:
     rows = []
     problems = []
     with opened(args) as database:
-        for name in database.list_indexes():
+        names = database.list_indexes()
+        if args.names:
+            for name in names:
+                say_json({"name": name}) if args.json else say(name)
+            return
+        for name in names:
             try:
                 index = database.index(name)
                 held, settings = index.stats(), index.settings
             except NotFoundError:
                 continue  # dropped since
             except WhammingError as error:
-                problems.append(f"index {name!r} cannot be opened: {error}")
+                problems.append(f"index {name} cannot be opened: {error}")
                 continue
             if args.json:
                 say_json({"name": name, "items": held.items, **settings.to_json(), "used_bytes": held.used_bytes})
@@ -136,13 +154,13 @@ def stats(args: argparse.Namespace) -> None:
     """Tell what one index holds, or all."""
     with opened(args) as database:
         for name in [args.name] if args.name is not None else database.list_indexes():
-            _say_stats(database.index(name), as_json=args.json)
+            _say_stats(find_index(database, name), as_json=args.json)
 
 
 def seal(args: argparse.Namespace) -> None:
     """Seal an index."""
     with opened(args, write=True) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         with share_bar(f"seal {args.name}") as progress:
             index.seal(progress)
         _say_segments(index, as_json=args.json)
@@ -151,7 +169,7 @@ def seal(args: argparse.Namespace) -> None:
 def compact(args: argparse.Namespace) -> None:
     """Compact an index."""
     with opened(args, write=True) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         with share_bar(f"compact {args.name}") as progress:
             index.compact(progress)
         _say_segments(index, as_json=args.json)
@@ -161,8 +179,8 @@ def drop(args: argparse.Namespace) -> None:
     """Remove an index."""
     with opened(args, write=True) as database:
         held = _count(database, args.name)
-        if not confirm(f"drop index {args.name!r}{held}", args.yes):
-            raise FailureError(f"index {args.name!r} was not dropped")
+        if not confirm(f"drop index {args.name}{held}", args.yes):
+            raise FailureError(f"index {args.name} was not dropped")
         database.drop_index(args.name)
     if args.json:
         say_json({"name": args.name, "dropped": True})
@@ -173,7 +191,7 @@ def drop(args: argparse.Namespace) -> None:
 def _count(database: AnyDatabase, name: str) -> str:
     """Return what a question says of the items in an index, which may be too damaged to tell."""
     try:
-        return f" with {counted(len(database.index(name)), 'item')}"
+        return f" with {counted(len(find_index(database, name)), 'item')}"
     except NotFoundError:
         raise
     except WhammingError:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from whamming.cli.output import confirm, counted, payload_json, payload_text, say, say_json
 from whamming.cli.parser import Commands, FailureError, UsageError, add_json
-from whamming.cli.target import add_target, opened
+from whamming.cli.target import add_target, find_index, opened
 from whamming.storage import Items, export_items
 
 GET_BATCH: Final = 40
 """Items asked for at once: what fits into an answer even where every payload is as large as it may be."""
 DELETE_BATCH: Final = 100_000
 MOST_IDS: Final = 10_000_000
+MOST_ID: Final = 2**64 - 1
 ASK_FROM: Final = 1000
 """More items than this are not deleted without asking."""
 
@@ -37,9 +38,7 @@ def add(commands: Commands) -> None:
     add_target(parser)
 
     summary = "delete items"
-    text = (
-        f"{IDS_TEXT}\nThose that do not exist are ignored. More than {ASK_FROM:,} are deleted only if you confirm it."
-    )
+    text = f"{IDS_TEXT}\nIds that do not exist are ignored. More than {ASK_FROM:,} are deleted only if you confirm it."
     example = "whamming delete docs 42 100-109\nwhamming delete docs - --yes < ids.txt"
     parser = commands("delete", delete, summary, text=text, example=example)
     _add_items(parser)
@@ -69,14 +68,14 @@ def get(args: argparse.Namespace) -> None:
     ids = read_ids(args.ids)
     missing: list[int] = []
     with opened(args) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         for batch in _batches(ids, GET_BATCH):
             items = index.get(batch)
             _say_items(items, as_json=args.json)
             missing += items.ids[~items.found].tolist()
     if missing:
         named = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        raise FailureError(f"{counted(len(missing), 'id')} of {len(ids):,} not in index {args.name!r}: {named}")
+        raise FailureError(f"{counted(len(missing), 'id')} of {len(ids):,} not in index {args.name}: {named}")
 
 
 def _say_items(items: Items, *, as_json: bool) -> None:
@@ -93,21 +92,23 @@ def delete(args: argparse.Namespace) -> None:
     """Delete items."""
     ids = read_ids(args.ids)
     with opened(args, write=True) as database:
-        index = database.index(args.name)
-        if len(ids) > ASK_FROM and not confirm(f"delete {len(ids):,} ids from index {args.name!r}", args.yes):
+        index = find_index(database, args.name)
+        if len(ids) > ASK_FROM and not confirm(f"delete {len(ids):,} ids from index {args.name}", args.yes):
             raise FailureError("nothing was deleted")
-        for batch in _batches(ids, DELETE_BATCH):
-            index.delete(batch)
+        ids = np.unique(ids)
+        deleted = sum(index.delete(batch) for batch in _batches(ids, DELETE_BATCH))
     if args.json:
-        say_json({"name": args.name, "ids": len(ids)})
+        say_json({"name": args.name, "ids": len(ids), "deleted": deleted})
+    elif deleted == len(ids):
+        say(f"{args.name}: {counted(deleted, 'id')} deleted")
     else:
-        say(f"{args.name}: {counted(len(ids), 'id')} deleted")
+        say(f"{args.name}: {deleted:,} of {counted(len(ids), 'id')} deleted; {len(ids) - deleted:,} not in the index")
 
 
 def export(args: argparse.Namespace) -> None:
     """Write items to a file."""
     with opened(args) as database:
-        count = export_items(database.index(args.name), args.file)
+        count = export_items(find_index(database, args.name), args.file)
     if args.json:
         say_json({"name": args.name, "file": args.file, "items": count})
     else:
@@ -137,6 +138,6 @@ def _range(word: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word, flags=re.ASCII)
     first = int(match[1]) if match else -1
     last = int(match[2] or match[1]) if match else -1
-    if not 0 <= first <= last < 2**64:
-        raise UsageError(f"id {word!r}; ids are 0 to 2**64 - 1, ranges are FIRST-LAST, as in 100-199")
+    if not 0 <= first <= last <= MOST_ID:
+        raise UsageError(f"id {word}; ids are 0 to {MOST_ID}, ranges are FIRST-LAST, as in 100-199")
     return first, last

@@ -105,6 +105,6 @@ def confirm(deed: str, yes: bool) -> bool:
     if yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"nobody can be asked here whether to {deed}: add --yes")
+        raise UsageError(f"stdin is not a terminal; pass --yes to {deed}")
     print(f"{deed[0].upper()}{deed[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

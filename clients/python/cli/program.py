@@ -119,6 +119,8 @@ def _code(error: Exception) -> int:
 
 def _explain(error: Exception) -> str:
     """Return what an error says, and of one that nobody foresaw, what it is and how to find out more."""
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, WhammingError):
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, WhammingError | OSError | MemoryError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error}; this is a bug: run it with WHAMMING_DEBUG=1 and report what it shows"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import zipfile
 from pathlib import Path
 from typing import Any, get_args
@@ -10,10 +12,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.cli.parser import FailureError, whole
+from whamming.cli.parser import FailureError, UsageError, listed, whole
 from whamming.cli.target import AnyIndex
 from whamming.native import InvalidArgumentError
-from whamming.storage import Form, IndexSettings, Rerank, read_codes, read_vectors
+from whamming.storage import Form, IndexSettings, KeptVectors, Rerank, read_codes, read_vectors
 from whamming.storage.storage_errors import from_system
 
 
@@ -50,35 +52,83 @@ none can be missed (metric l2 only)"""
 
 
 def _vector(text: str) -> NDArray[np.float64]:
+    return np.array([_component(word) for word in text.split(",")])
+
+
+def _component(word: str) -> float:
     try:
-        return np.array([float(word) for word in text.split(",")])
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}; give numbers with commas, as in 0.5,-1,2") from None
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"has the component {word}; give numbers with commas, as in 0.5,-1,2")
+    return value
 
 
 def _rerank(text: str) -> Rerank:
     return "exact" if text == "exact" else whole(1)(text)
 
 
+def check_options(args: argparse.Namespace, k: int | None) -> None:
+    """Refuse options that do not go together, whatever the index."""
+    by_vector = args.vector is not None or args.vector_file is not None
+    if args.table is not None and args.weights is not None:
+        raise UsageError("--table with --weights: the table says what every bit costs; leave --weights out")
+    if args.costs is not None and not by_vector:
+        raise UsageError(f"--costs {args.costs} without a vector: it says what is made of one; give --vector")
+    if by_vector and args.weights is not None and args.costs != "symmetric":
+        raise UsageError("--weights with a vector: weights per bit go with --costs symmetric")
+    if args.rerank is None:
+        return
+    if not by_vector:
+        raise UsageError(f"--rerank {args.rerank} without a vector: hits are ranked by it; give --vector")
+    for flag, value in (("--radius", args.radius), ("--weights", args.weights)):
+        if value is not None:
+            raise UsageError(f"--rerank {args.rerank} with {flag}: leave one of them out")
+    if args.rerank != "exact" and k is None:
+        raise UsageError(f"--rerank {args.rerank} without a limit: K x {args.rerank} items are ranked; give -k K")
+
+
+def _check_index(args: argparse.Namespace, index: AnyIndex) -> None:
+    """Refuse options that an index is not made for."""
+    settings, name = index.settings, index.name
+    if settings.dim is None:
+        remedy = "give a code, or import vectors into another index with --encoder"
+        raise FailureError(f"index {name} has no encoder, so that it takes no vectors; {remedy}")
+    encoder = index.encoder
+    if args.costs == "asymmetric" and encoder is not None and encoder.expected is None:
+        raise FailureError(f"--costs asymmetric: the encoder of index {name} has not learned from a sample; use inner")
+    if args.rerank is None:
+        return
+    if settings.keep_vectors is None:
+        kept = listed(f"--keep-vectors {kind}" for kind in get_args(KeptVectors))
+        raise FailureError(f"--rerank {args.rerank}: index {name} keeps no vectors; create one with {kept}")
+    if args.rerank == "exact" and settings.metric != "l2":
+        remedy = "rank K x N items with --rerank N, or scale vectors to length 1 and use l2, which orders them the same"
+        raise FailureError(f"--rerank exact: index {name} has the metric {settings.metric}, not l2; {remedy}")
+
+
 def read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, Any]:
     """Return the arguments of ``search`` that a command line stands for."""
+    if args.vector is not None or args.vector_file is not None:
+        _check_index(args, index)
     given = {"costs": args.costs, "rerank": args.rerank}
     return {**_read_query(args, index), **{name: value for name, value in given.items() if value is not None}}
 
 
 def _read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, NDArray[Any]]:
+    bits = index.settings.bits
     if args.table is not None:
-        if args.weights is not None:
-            raise InvalidArgumentError("--table says what every bit costs: leave --weights out")
-        return {"table": _read_row(args.table, args.row, 2)}
+        return {"table": _read_costs(args.table, args.row, (bits, 2))}
     if args.vector is not None:
+        _check_length(args.vector, "--vector", index.settings)
         query = {"vector": args.vector}
     elif args.vector_file is not None:
         query = {"vector": _vector_of_file(args.vector_file, args.row, index.settings)}
     else:
         query = {"code": _read_code(args, index)}
     if args.weights is not None:
-        query["weights"] = _read_row(args.weights, args.row, 1)
+        query["weights"] = _read_costs(args.weights, args.row, (bits,))
     return query
 
 
@@ -89,21 +139,21 @@ def _read_code(args: argparse.Namespace, index: AnyIndex) -> NDArray[np.uint8]:
         return _code_of_file(args.code_file, args.row, index.settings)
     items = index.get([args.like])
     if not items.found[0]:
-        raise FailureError(f"there is no item {args.like} in index {index.name!r}; give an id that is there as --like")
+        raise FailureError(f"there is no item {args.like} in index {index.name}; give an id that is there as --like")
     code: NDArray[np.uint8] = items.codes[0]
     return code
 
 
 def _code_of_hex(text: str, settings: IndexSettings) -> NDArray[np.uint8]:
-    try:
-        code = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError as error:
-        raise InvalidArgumentError(f"--code {text!r} is not hexadecimal: {error}") from error
-    if len(code) != settings.code_bytes:
+    digits = "".join(text.removeprefix("0x").split())
+    wrong = re.search(r"[^0-9a-fA-F]", digits)
+    if wrong is not None:
+        raise InvalidArgumentError(f"--code {text} has the character {wrong[0]}; hexadecimal digits are 0-9 and a-f")
+    if len(digits) != 2 * settings.code_bytes:
         raise InvalidArgumentError(
-            f"--code has {2 * len(code)} hexadecimal digits; {settings.bits} bits need {2 * settings.code_bytes}"
+            f"--code has {len(digits)} hexadecimal digits; {settings.bits} bits need {2 * settings.code_bytes}"
         )
-    return np.frombuffer(code, dtype=np.uint8)
+    return np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
 
 
 def _code_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[np.uint8]:
@@ -117,11 +167,19 @@ def _code_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[np.ui
 
 def _vector_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[Any]:
     if path.endswith(".npy") and (single := _load(path)).ndim == 1:
+        if single.dtype.kind not in "iuf" or not np.isfinite(single).all():
+            raise InvalidArgumentError(f"{path} does not hold a vector: its components must be finite numbers")
+        _check_length(single, path, settings)
         return single
     file = read_vectors(path, settings.dim)
     _check_row(row, path, len(file))
     vector: NDArray[Any] = next(file.pieces(row, 1)).vectors[0]
     return vector
+
+
+def _check_length(vector: NDArray[Any], source: str, settings: IndexSettings) -> None:
+    if len(vector) != settings.dim:
+        raise InvalidArgumentError(f"{source} has {len(vector)} components; vectors of this index have {settings.dim}")
 
 
 def _check_row(row: int, path: str, count: int) -> None:
@@ -131,24 +189,29 @@ def _check_row(row: int, path: str, count: int) -> None:
 
 def _code_of_values(values: NDArray[Any], path: str, settings: IndexSettings) -> NDArray[np.uint8]:
     """Return the code that a single row is."""
-    if values.dtype == np.uint8:
+    if values.dtype == np.uint8 and len(values) == settings.code_bytes:
         return values
     if values.dtype.kind not in "bf" or len(values) != settings.bits or np.isnan(values).any():
         raise InvalidArgumentError(
-            f"{path} has {len(values)} values of {values.dtype}; a code of {settings.bits} bits is "
+            f"{path} has {len(values)} values of {values.dtype.name}; a code of {settings.bits} bits is "
             f"{settings.code_bytes} packed uint8, or {settings.bits} booleans or numbers"
         )
     return np.packbits(values > 0, bitorder=settings.bit_order)
 
 
-def _read_row(path: str, row: int, dimensions: int) -> NDArray[Any]:
-    """Return an array of so many dimensions, or one row of an array of such."""
+def _read_costs(path: str, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return costs of some shape, or one row of an array of such."""
     values = _load(path)
     if values.dtype.kind not in "biuf":
-        raise InvalidArgumentError(f"{path} holds {values.dtype}; costs are numbers")
-    if values.ndim == dimensions + 1:
+        raise InvalidArgumentError(f"{path} holds {values.dtype.name}; costs are numbers")
+    if values.ndim == len(shape) + 1:
         _check_row(row, path, len(values))
         values = values[row]
+    if values.shape != shape:
+        raise InvalidArgumentError(f"{path} has the shape {[*values.shape]}; costs of this index are {[*shape]}")
+    if not np.isfinite(values).all():
+        bit = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise InvalidArgumentError(f"{path} has a cost of bit {bit} that is not a finite number")
     return values.astype(np.float64)
 
 
@@ -158,7 +221,7 @@ def _load(path: str) -> NDArray[Any]:
     except OSError as error:
         raise from_system(error, Path(path)) from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgumentError(f"{path} is not a .npy file: {error}") from error
+        raise InvalidArgumentError(f"{path} is not a .npy file of numbers; numpy.save writes one") from error
     if not isinstance(loaded, np.ndarray):
         raise InvalidArgumentError(f"{path} holds several arrays; give a .npy file")
     return loaded

@@ -7,9 +7,9 @@ import time
 from typing import Any, get_args
 
 from whamming.cli.output import counted, note, payload_json, payload_text, say, say_json
-from whamming.cli.parser import Commands, add_json, whole
-from whamming.cli.query import add_query, read_query
-from whamming.cli.target import add_target, opened
+from whamming.cli.parser import Commands, add_json, number, whole
+from whamming.cli.query import add_query, check_options, read_query
+from whamming.cli.target import add_target, find_index, opened
 from whamming.native import Hit, Plan
 
 DEFAULT_K = 10
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("name", metavar="NAME", help="an index")
     text = f"at most so many hits, or all (default {DEFAULT_K}, or with --radius all)"
     parser.add_argument("-k", metavar="K", type=_k, help=text)
-    parser.add_argument("--radius", metavar="R", type=float, help="only hits of at most this distance")
+    parser.add_argument("--radius", metavar="R", type=number, help="only hits of at most this distance")
     text = "how to search; the answer is the same (default auto)"
     parser.add_argument("--plan", choices=get_args(Plan), default="auto", help=text)
     parser.add_argument("--payloads", action="store_true", help="print what is kept with each item")
@@ -54,8 +54,9 @@ def search(args: argparse.Namespace) -> None:
     elif k == -1:
         k = None
     count, first, printed = 0, 0.0, _Json if args.json else _Lines
+    check_options(args, k)
     with opened(args) as database:
-        index = database.index(args.name)
+        index = find_index(database, args.name)
         query: dict[str, Any] = read_query(args, index)
         began = time.perf_counter()
         with index.search(**query, k=k, radius=args.radius, plan=args.plan, payloads=args.payloads) as hits:

@@ -9,8 +9,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
-from whamming.cli.output import say, say_json
-from whamming.cli.parser import Commands, Parser, add_json
+from whamming.cli.output import note, say, say_json
+from whamming.cli.parser import Commands, Parser, add_json, any_number, any_whole
+from whamming.cli.target import busy
+from whamming.storage import WriterBusyError
 
 if TYPE_CHECKING:  # other commands start sooner without the server
     from whamming.server.config import Config
@@ -20,7 +22,7 @@ Every option can also be given in the environment (WHAMMING_MAX_K for --max-k) o
 go before the environment, the environment before the file.
 
 Prints "listening on HOST:PORT" when it serves, logs to the error stream, and stops on Ctrl-C or SIGTERM after queries
-had time to finish."""
+had time to finish. SIGHUP reloads the certificates; the server goes on, also when its terminal is closed."""
 
 EXAMPLE = """\
 whamming serve --data my-data --listen 127.0.0.1:7777
@@ -51,12 +53,13 @@ def _add_options(parser: Parser) -> None:
         text += f"; {limits['least']} to {limits['most']})" if limits["least"] is not None else ")"
         flag = f"--{option.name.replace('_', '-')}"
         metavar = metavars.get(option.name, "N")
-        group.add_argument(flag, metavar=metavar, type=types[option.name], help=text.replace("%", "%%"))
+        read = {int: any_whole, float: any_number}.get(types[option.name], str)
+        group.add_argument(flag, metavar=metavar, type=read, help=text.replace("%", "%%"))
 
 
 def serve(args: argparse.Namespace) -> None:
     """Serve until told to stop."""
-    from whamming.server.config import Config, load
+    from whamming.server.config import Config, load, unknown_variables
 
     flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
     config, settings = load(flags, Path(args.config) if args.config is not None else None)
@@ -68,11 +71,19 @@ def serve(args: argparse.Namespace) -> None:
         for line, setting in zip(lines, settings, strict=True):
             say(f"{line.ljust(width)}  # {setting.source}")
     else:
-        _serve(config)
+        _serve(config, unknown_variables())
+        return
+    for text in unknown_variables():
+        note(text)
 
 
-def _serve(config: Config) -> None:
-    from whamming.server.serve import run
+def _serve(config: Config, warnings: list[str]) -> None:
+    from whamming.server.serve import log, run
 
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    run(config, lambda address: say(f"listening on {address}"))
+    for text in warnings:
+        log.warning(text)
+    try:
+        run(config, lambda address: say(f"listening on {address}"))
+    except WriterBusyError as error:
+        raise busy(config.data, "stop it, or give another --data") from error

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import whamming
 from whamming.cli.output import note
-from whamming.cli.parser import UsageError, positive
-from whamming.storage import Database, NotFoundError, WriterBusyError
+from whamming.cli.parser import UsageError, did_you_mean, positive
+from whamming.storage import Database, NotFoundError, StorageError, WriterBusyError
 
 if TYPE_CHECKING:
     from whamming import RemoteDatabase, RemoteIndex, StoredIndex
@@ -53,12 +53,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def server_address(args: argparse.Namespace) -> str:
     """Return the server that a command line means."""
-    given, source = args.server, "--server"
+    given, source = args.server, "--server "
     if given is None:
-        given, source = os.environ.get(VARIABLE) or DEFAULT_SERVER, VARIABLE
+        given, source = os.environ.get(VARIABLE) or DEFAULT_SERVER, f"{VARIABLE}="
     host, colon, port = given.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536):
-        raise UsageError(f"{source} = {given!r}; it must be HOST:PORT, as in {DEFAULT_SERVER}")
+    if not (host and "/" not in host and colon and port.isdecimal() and 0 < int(port) < 65_536):
+        raise UsageError(f"{source}{given}; it must be HOST:PORT, as in {DEFAULT_SERVER}")
     return str(given)
 
 
@@ -79,7 +79,8 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
     address = server_address(args)
     waiting = threading.Timer(NOTICE, note, [f"waiting for a server at {address}, up to {args.timeout:g} s"])
     waiting.daemon = True
-    waiting.start()
+    if args.timeout > NOTICE:
+        waiting.start()
     try:
         remote = whamming.connect(address, tls=_tls(args), timeout=args.timeout, retry_seconds=args.timeout)
     finally:
@@ -91,7 +92,25 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
 def _tls(args: argparse.Namespace) -> whamming.Tls | bool:
     """Return how a command line means to connect."""
     files = args.tls_ca, args.tls_cert, args.tls_key
+    if (args.tls_cert is None) != (args.tls_key is None):
+        given, missing = ("--tls-cert", "--tls-key") if args.tls_key is None else ("--tls-key", "--tls-cert")
+        raise UsageError(f"{given} without {missing}; a certificate and its key go together")
     return args.tls if files == (None, None, None) else whamming.Tls(*files)
+
+
+def find_index(database: AnyDatabase, name: str) -> AnyIndex:
+    """Open the index that a command line names; one that is missing is told with those that there are."""
+    try:
+        return database.index(name)
+    except NotFoundError as error:
+        raise no_such_index(database, name) from error
+
+
+def no_such_index(database: AnyDatabase, name: str) -> NotFoundError:
+    """Return what to raise where there is no index of a name."""
+    names = database.list_indexes()
+    there = f"there are: {', '.join(names)}" if names else "there are none yet; make one: whamming create NAME --bits N"
+    return NotFoundError(f"there is no index {name}{did_you_mean(name, names) or f'; {there}'}")
 
 
 def open_directory(data: str, *, write: bool = False, create: bool = False) -> Database:
@@ -104,5 +123,14 @@ def open_directory(data: str, *, write: bool = False, create: bool = False) -> D
         remedy = f"make one: whamming create NAME --bits N --data {data}"
         raise NotFoundError(f"there is no database at {data}; {remedy}") from error
     except WriterBusyError as error:
-        remedy = "give that server's address as --server, or stop that process"
-        raise WriterBusyError(f"another process has {data} open for writing; {remedy}") from error
+        raise busy(data, "give that server's address as --server, or stop that process") from error
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError) and write:
+            reason = error.__cause__.strerror or error.__cause__
+            raise StorageError(f"{data} cannot be opened for writing: {reason}") from error
+        raise
+
+
+def busy(data: str, remedy: str) -> WriterBusyError:
+    """Return what to raise where another process writes to a directory."""
+    return WriterBusyError(f"another process has {data} open for writing; {remedy}")

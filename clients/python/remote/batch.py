@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from whamming.native import Answer
 from whamming.native.view import padded
 from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, End, hits_of
-from whamming.remote.messages import MESSAGE_BYTES, Queries
+from whamming.remote.queries import Queries
+from whamming.remote.requests import MESSAGE_BYTES
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
 from whamming.v1 import search_pb2

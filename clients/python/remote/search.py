@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Hit, InvalidArgumentError, Stats
-from whamming.native.cursor import as_whole
+from whamming.native.arguments import as_whole
 from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, End
-from whamming.remote.messages import MAX_K
+from whamming.remote.queries import MAX_K
 from whamming.remote.retries import Retries
 from whamming.remote.session import Inbox, Session
+from whamming.storage.verbs import verb
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column
 from whamming.wire.service_errors import OverloadedError, UnavailableError
@@ -62,24 +63,24 @@ class Search:
         self._ended = k == 0
         self._end: End | None = None
 
+    @verb
     async def __aenter__(self) -> Self:
-        """Return the search itself."""
         return self
 
+    @verb
     async def __aexit__(self, *exc: object) -> None:
-        """Close the search."""
         self.close()
 
     def __del__(self) -> None:
         """Stop the server's work for a search that nobody holds any more."""
         self.close()
 
+    @verb
     def __aiter__(self) -> Self:
-        """Return the search itself."""
         return self
 
+    @verb
     async def __anext__(self) -> Hit:
-        """Return the next hit, as soon as the server has proven it."""
         if not self._pending:
             ids, distances, kept = await self._chunk()
             if not len(ids):
@@ -91,8 +92,8 @@ class Search:
         """Return the next hit if it has arrived already."""
         return self._pending.pop() if self._pending else None
 
+    @verb
     async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer where no more exist."""
         if as_whole("n", n) < 0:
             raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
         parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
@@ -119,28 +120,27 @@ class Search:
             return parts[0]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([far for _, far in parts])
 
+    @verb
     async def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
         return await self.next(2**63)
 
     @property
+    @verb
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity when all were, minus infinity where nothing is
-        known of the others."""
         return min(self._pending[-1].distance, self._bound) if self._pending else self._bound
 
     @property
+    @verb
     def stats(self) -> Stats:
-        """What the search has cost; known when it has ended."""
         return NO_STATS if self._end is None else self._end.stats
 
     @property
     def is_over(self) -> bool:
-        """It has ended, by itself or closed: closing it does nothing."""
+        """It has ended, or was closed; closing it does nothing."""
         return self._ended and self._inbox is None
 
+    @verb
     def close(self) -> None:
-        """Stop the search. Closing twice is fine."""
         self._ended = True
         if self._inbox is not None:
             self._inbox = None

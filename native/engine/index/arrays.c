@@ -2,7 +2,6 @@
 #include "index/arrays.h"
 
 #include "base/memory.h"
-#include "search/sweep.h"
 
 void substrings_fill(struct substring *substring, const struct meta *meta) {
     uint32_t m = meta->tables, first = 0;
@@ -101,10 +100,6 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     index->frequency = frequency;
     substrings_fill(substring, &meta);
     index->substring = substring;
-    index->simd = wh_simd_level();
-    atomic_init(&index->plane_picoseconds, SWEEP_PLANE_PICOSECONDS);
-    atomic_init(&index->batch_plane_picoseconds, SWEEP_PLANE_PICOSECONDS / 3);
-    atomic_init(&index->margin_1000, SWEEP_MARGIN_1000);
     *out = index;
     return WH_OK;
 }
@@ -129,35 +124,4 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info) {
         .reordered = meta->reordered,
         .explicit_ids = meta->id_bytes == 8,
     };
-}
-
-int wh_index_use_simd(wh_index *index, int level) {
-    if (!wh_simd_available(level)) return WH_ARGUMENT;
-    index->simd = level;
-    return WH_OK;
-}
-
-const char *wh_status_text(int status) {
-    switch (status) {
-    case WH_OK:
-        return "success";
-    case WH_MEMORY:
-        return "out of memory";
-    case WH_ARGUMENT:
-        return "an argument is out of range";
-    case WH_NOT_FINITE:
-        return "a cost is NaN or infinite";
-    case WH_CORRUPT:
-        return "the index's arrays are corrupt";
-    case WH_VERSION:
-        return "the index's arrays have a format version that this build does not read";
-    case WH_NO_TABLES:
-        return "the index has no tables to probe";
-    case WH_TOO_LARGE:
-        return "the index has more postings than a single table can address";
-    case WH_OVERFLOW:
-        return "the largest distance is more than a double can hold; scale the costs down";
-    default:
-        return "unknown status";
-    }
 }

@@ -39,7 +39,6 @@
  */
 #include "whamming.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -68,8 +67,6 @@ struct substring {
     uint64_t directory;      /* byte offset of this table's bucket 0 in DIRECTORY */
 };
 
-enum { PROBED_CLASSES = 24 /* of buckets by their number: 1, 2 and 3, 4 to 7, and so on */ };
-
 struct wh_index {
     struct meta meta;
     size_t code_bytes; /* B */
@@ -85,14 +82,6 @@ struct wh_index {
     const uint8_t *entries;
     uint16_t *frequency;         /* per bit, from META */
     struct substring *substring; /* per table */
-    int simd;
-    /* What the planner has learned from searches so far (plan.h): the time of a bucket, of a plane alone and in a
-     * batch, and how late a block is left. Races are harmless: it steers the choice of plan, never the answer. */
-    _Atomic uint32_t rounds; /* begun so far */
-    _Atomic uint64_t probed_buckets[PROBED_CLASSES], probed_nanoseconds[PROBED_CLASSES];
-    _Atomic uint32_t plane_picoseconds;
-    _Atomic uint32_t batch_plane_picoseconds;
-    _Atomic uint32_t margin_1000;
 };
 
 static inline uint16_t load16(const uint8_t *p) {
@@ -145,12 +134,17 @@ uint32_t meta_check(const uint8_t *meta, size_t size);
 /* Bytes that each array must have; shared by the builder and by wh_index_open. */
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);
 
+/* Where IDS keeps the id of a place. Not for implicit ids. */
+static inline const uint8_t *id_address(const wh_index *index, uint64_t place) {
+    return index->ids + place * index->meta.id_bytes;
+}
+
 static inline uint64_t id_at(const wh_index *index, uint64_t place) {
     switch (index->meta.id_bytes) {
     case 4:
-        return load32(index->ids + place * 4);
+        return load32(id_address(index, place));
     case 8:
-        return load64(index->ids + place * 8);
+        return load64(id_address(index, place));
     default:
         return place;
     }

@@ -279,7 +279,7 @@ int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct
 
 void wh_arrays_free(struct wh_arrays *arrays) {
     for (int a = 0; a < WH_ARRAYS; a++) {
-        wh_free((void *)arrays->data[a]);
+        wh_free(arrays->data[a]);
         arrays->data[a] = NULL;
         arrays->size[a] = 0;
     }

@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 
+#include <math.h>
+
 enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
 
 struct batch {
@@ -66,7 +68,8 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.planes_read;
         part_swept(p);
     }
-    plan_learn(index, count > 1, planes, now - start); /* also where few sweep: then there is little to share */
+    planner_learn_planes(b->parts[part].planner, count > 1, planes,
+                         now - start); /* also where few sweep: then there is little to share */
     return WH_OK;
 }
 
@@ -99,6 +102,10 @@ static int run_group(const struct batch *b, size_t first, size_t count, wh_curso
         status =
             wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found, &stop);
         b->counts[row] = found;
+        for (size_t at = row * b->k + found; at < (row + 1) * b->k; at++) {
+            b->ids[at] = UINT64_MAX;
+            b->distances[at] = INFINITY;
+        }
         if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
     }
     return status;

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 
 #include <math.h>
+#include <stdatomic.h>
 
 int cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, int batch, wh_cursor **out) {
     if (count == 0) return WH_ARGUMENT;

@@ -26,7 +26,7 @@ static uint64_t own_time(const struct part *p) { return p->worked + clock_nanose
 /* Many a search has found everything before a sweep is even thought of, so it is made ready only then. */
 static int need_sweep(struct part *p) {
     const struct query *q = p->query;
-    return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, &q->distance, q->optimum, q->delta);
+    return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, p->kernels, &q->distance, q->optimum, q->delta);
 }
 
 static int start_round(struct part *p, int resumed) {
@@ -44,12 +44,13 @@ static int start_round(struct part *p, int resumed) {
     sweep_restart(&p->sweep);
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
-        plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+        plan_start(&p->plan, own_time(p), p->sweep.planes_read);
         return need_sweep(p);
     }
     probe_free(&p->probe);
-    int status = probe_init(&p->probe, p->index, &p->query->distance, p->query->optimum, p->query->delta);
-    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+    const struct query *q = p->query;
+    int status = probe_init(&p->probe, p->index, p->kernels, &q->distance, q->optimum, q->delta);
+    plan_start(&p->plan, own_time(p), p->sweep.planes_read);
     p->phase = PHASE_PROBE;
     return status;
 }
@@ -119,7 +120,7 @@ static int work_probe(struct part *p) {
     collect_restart(k);
     p->stats.switched = 1;
     p->phase = PHASE_SWEEP;
-    plan_start(&p->plan, p->index, p->plan.batch, own_time(p), p->sweep.planes_read);
+    plan_start(&p->plan, own_time(p), p->sweep.planes_read);
     return WH_OK;
 }
 
@@ -128,14 +129,15 @@ static int work_sweep(struct part *p) {
     int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
     if (status != WH_OK) return status;
     if (p->sweep.next < p->index->blocks_count) return WH_OK;
-    plan_learn(p->index, 0, p->sweep.planes_read - p->plan.planes_before, own_time(p) - p->plan.started);
+    uint64_t planes = p->sweep.planes_read - p->plan.planes_before;
+    planner_learn_planes(p->plan.planner, 0, planes, own_time(p) - p->plan.started);
     part_swept(p);
     return WH_OK;
 }
 
 void part_swept(struct part *p) {
     p->stats.plan = WH_SWEEP;
-    plan_learn_margin(&p->sweep, p->sweep.planes_read - p->plan.planes_before, p->collector.limit);
+    plan_learn_margin(&p->plan, &p->sweep, p->collector.limit);
     round_is_proven(p);
 }
 
@@ -182,6 +184,8 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
     p->radius = query->radius;
     p->bound = query->bound;
     p->last = query->after;
+    p->kernels = planner_kernels(what->planner);
+    p->plan.planner = what->planner;
     p->plan.batch = batch;
     p->round = query->k == UINT64_MAX ? FIRST_ROUND : MOST_KEPT;
     p->stats.plan = query->plan == WH_SWEEP || index->meta.tables == 0 ? WH_SWEEP : WH_PROBE;

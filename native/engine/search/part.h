@@ -26,6 +26,7 @@ struct part {
     const wh_index *index;
     const struct query *query;
     const uint8_t *dead;
+    const struct kernels *kernels;
     uint64_t live;   /* items that are not dead */
     uint64_t radius; /* inclusive, in cost units; may be lowered in mid-search */
 

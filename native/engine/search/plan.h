@@ -10,29 +10,31 @@
  *
  * The sweep's price: blocks x planes per block x the time of a plane. A block is left when the
  * cheapest of its codes has passed the limit: a code some deviations below the mean, both of which follow from the
- * share of ones of each bit. How many deviations, and the time of a plane, are learned from the sweeps that this index
- * has run on this machine. Time spent is read off the clock, so a machine with slow memory, or pages that are not in
+ * share of ones of each bit. How many deviations, and the time of a plane, are learned from the sweeps of this index
+ * on this machine (planner.h). Time spent is read off the clock, so a machine with slow memory, or pages that are not in
  * memory yet, count as what they cost.
  */
+#include "search/planner.h"
 #include "search/probe.h"
 #include "search/sweep.h"
 
 struct plan {
-    uint64_t slice;   /* effort between the last look and the next: all the effort before it */
-    uint64_t done;    /* effort since the last look */
-    uint64_t total;   /* effort up to the last look */
-    uint64_t started; /* nanoseconds of the part's own work, as all times here */
+    struct wh_planner *planner; /* what is known from earlier searches; may be NULL */
+    int batch;                  /* a sweep would share its pass with others */
+    uint64_t slice;             /* effort between the last look and the next: all the effort before it */
+    uint64_t done;              /* effort since the last look */
+    uint64_t total;             /* effort up to the last look */
+    uint64_t started;           /* nanoseconds of the part's own work, as all times here */
     uint64_t last_look;
     uint64_t last_buckets;  /* probed up to the last look */
     uint64_t limit;         /* that the forecast was made for */
     double forecast;        /* buckets */
     uint64_t planes_before; /* that the sweep had read when it began its present round */
-    int batch;
-    int trial;
+    int trial;              /* probe longer than seems worth while, to learn */
 };
 
-/* Begin a round's probing or sweeping. */
-void plan_start(struct plan *plan, const wh_index *index, int batch, uint64_t now, uint64_t planes_read);
+/* Begin a round's probing or sweeping. `planner` and `batch` stay as they are. */
+void plan_start(struct plan *plan, uint64_t now, uint64_t planes_read);
 
 /* Is it cheaper to sweep from here, after a slice of probing for k hits, at this limit? Sets the next slice. */
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
@@ -41,10 +43,7 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
 /* Learn from the buckets probed since the last look: at the next one, or when probing has come to its end. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now);
 
-/* Learn from a sweep, or from several that shared a pass: planes read, and the time it took. */
-void plan_learn(const wh_index *index, int batch, uint64_t planes, uint64_t nanoseconds);
-
-/* Learn from one query's sweep: planes read, and the limit it ended with. */
-void plan_learn_margin(const struct sweep *sweep, uint64_t planes, uint64_t limit);
+/* Learn from the round's finished sweep, which ended with this limit. */
+void plan_learn_margin(const struct plan *plan, const struct sweep *sweep, uint64_t limit);
 
 #endif

@@ -70,17 +70,16 @@ static int frontier(const struct probe_table *table, struct probe_key *key) {
     return 1;
 }
 
-int probe_init(struct probe *p, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
-               const uint64_t *delta) {
+int probe_init(struct probe *p, const wh_index *index, const struct kernels *kernels, const struct distance *distance,
+               const uint8_t *optimum, const uint64_t *delta) {
     uint32_t m = index->meta.tables;
     *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
     if (!p->tables) return WH_MEMORY;
-    sieve_kernel *kernel = kernels_for(index->simd)->sieve;
-    if (sieve_suits(distance->code_bytes, kernel)) {
+    if (sieve_suits(distance->code_bytes, kernels->sieve)) {
         p->sieve = wh_calloc(1, sizeof *p->sieve);
         if (!p->sieve) return WH_MEMORY;
-        sieve_init(p->sieve, distance, kernel);
+        sieve_init(p->sieve, distance, kernels->sieve);
     }
     uint8_t padded[WH_MAX_BITS / 8 + 8] = {0}; /* substring_key reads 8 bytes */
     memcpy(padded, optimum, index->code_bytes);

@@ -23,9 +23,8 @@
 #include "search/sieve.h"
 
 enum {
-    PROBE_BUCKET_NANOSECONDS = 500, /* a first guess at the cost of a bucket; learned from then on */
-    PROBE_LAG = 4,                  /* keys taken out ahead of use, so that memory is fetched in time */
-    PROBE_MOST_QUEUED = 1 << 20     /* keys waiting in all queues: 16 MiB of them, in at most 32 MiB of room */
+    PROBE_LAG = 4,              /* keys taken out ahead of use, so that memory is fetched in time */
+    PROBE_MOST_QUEUED = 1 << 20 /* keys waiting in all queues: 16 MiB of them, in at most 32 MiB of room */
 };
 
 enum probe_result { PROBE_PAUSED, PROBE_DONE, PROBE_CROWDED, PROBE_FAILED_MEMORY, PROBE_FAILED_CORRUPT };
@@ -68,8 +67,8 @@ struct probe {
 
 /* Make ready for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);
  * probe_free is safe on a zeroed or failed struct. */
-int probe_init(struct probe *probe, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
-               const uint64_t *delta);
+int probe_init(struct probe *probe, const wh_index *index, const struct kernels *kernels,
+               const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void probe_free(struct probe *probe);
 
 /* Probe bucket after bucket, offering what is met, until the bound passes the collector's limit (PROBE_DONE) or about

@@ -49,3 +49,16 @@ void query_free(struct query *q) {
     distance_free(&q->distance);
     *q = (struct query){0};
 }
+
+void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
+                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
+                      uint64_t k, double radius) {
+    for (size_t i = 0; i < count; i++)
+        searches[i] = (struct wh_search){.optimum = optima + i * code_bytes_of(bits),
+                                         .delta = deltas + i * bits,
+                                         .floor = floors[i],
+                                         .exponent = exponents[i],
+                                         .plan = plan,
+                                         .k = k,
+                                         .radius = radius};
+}

@@ -4,12 +4,14 @@
 #include "index/arrays.h"
 #include "search/collect.h"
 
-/* Fetch what offer_row will need of a row: its group first, once that has come its ids. */
+/* Fetch what offer_row will need of a row: its group first, once that has come its ids. Where no two codes are equal, the
+ * row is the place of its id; where the id is the row, there is nothing to fetch. */
 static inline void fetch_group(const wh_index *index, uint32_t row) {
-    __builtin_prefetch(index->groups ? index->groups + 4 * (uint64_t)row : index->ids + 8 * (uint64_t)row);
+    if (index->groups) __builtin_prefetch(index->groups + 4 * (uint64_t)row);
+    else if (index->meta.id_bytes) __builtin_prefetch(id_address(index, row));
 }
 static inline void fetch_ids(const wh_index *index, uint32_t row) {
-    if (index->groups) __builtin_prefetch(index->ids + 8 * (uint64_t)load32(index->groups + 4 * (uint64_t)row));
+    if (index->groups) __builtin_prefetch(id_address(index, load32(index->groups + 4 * (uint64_t)row)));
 }
 
 static inline int is_dead(const struct collector *collector, uint64_t place) {

@@ -42,12 +42,12 @@ void sweep_restart(struct sweep *s) {
     s->limit = UINT64_MAX; /* the filter was made for a limit that is no longer one */
 }
 
-int sweep_init(struct sweep *s, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
-               const uint64_t *delta) {
+int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *kernels, const struct distance *distance,
+               const uint8_t *optimum, const uint64_t *delta) {
     size_t planes = index->planes;
     s->index = index;
     s->distance = distance;
-    s->kernels = *kernels_for(index->simd);
+    s->kernels = kernels;
     s->wide = planes >= SWEEP_WIDE_FROM;
     sweep_restart(s);
     size_t padded = (planes + 3) / 4 * 4; /* the wide kernel looks 4 planes up at a time */
@@ -137,7 +137,7 @@ static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached,
                             .last = last,
                             .survivors = s->survivors};
     if (job.prefetch > job.planes) job.prefetch = job.planes;
-    size_t next = (s->wide ? s->kernels.wide : s->kernels.narrow)(&job);
+    size_t next = (s->wide ? s->kernels->wide : s->kernels->narrow)(&job);
     s->blocks += next - first;
     s->planes_read += job.planes_read;
     *survivors = job.count;

@@ -22,16 +22,12 @@
 #include "search/distance.h"
 #include "simd/kernels.h"
 
-enum {
-    SWEEP_PLANE_PICOSECONDS = 6000, /* a first guess at the cost of a plane; learned from then on */
-    SWEEP_MARGIN_1000 = 2500,       /* likewise: deviations below the mean at which the last code leaves a block */
-    SWEEP_WIDE_FROM = 72            /* planes */
-};
+enum { SWEEP_WIDE_FROM = 72 /* planes */ };
 
 struct sweep {
     const wh_index *index;
     const struct distance *distance;
-    struct kernels kernels;
+    const struct kernels *kernels;
     int wide;
     void *allocated; /* all that is pointed to below; NULL: not made ready yet */
     uint32_t *order;
@@ -50,8 +46,8 @@ struct sweep {
 };
 
 /* Make ready for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
-int sweep_init(struct sweep *sweep, const wh_index *index, const struct distance *distance, const uint8_t *optimum,
-               const uint64_t *delta);
+int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels *kernels,
+               const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
 /* Go back to the first block, for hits beyond the limit so far. */

@@ -1,6 +1,6 @@
 /* Which of the kernels this machine runs. */
-#include "index/arrays.h"
 #include "simd/kernels.h"
+#include "whamming.h"
 
 extern const struct kernels kernels_portable;
 #if defined(__x86_64__)

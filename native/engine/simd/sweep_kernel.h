@@ -13,7 +13,8 @@
  *
  * The visiting order, the checks and the survivors are the same for every set, so the answers are too.
  */
-#include "search/sweep.h"
+#include "simd/kernels.h"
+#include "whamming.h"
 
 enum { AHEAD = 3 }; /* blocks: what is prefetched is there when it is wanted */
 

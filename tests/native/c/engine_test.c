@@ -46,7 +46,7 @@ static void fail_allocation(long number) {
 
 static const uint32_t plans[] = {WH_AUTO, WH_PROBE, WH_SWEEP};
 
-static void test_chunks(const wh_index *index, const struct twin_data *d, const struct twin_query *q,
+static void test_chunks(const struct wh_part *part, const struct twin_data *d, const struct twin_query *q,
                         const struct twin_hit *hits, uint32_t plan, uint64_t k, size_t chunk, int eager) {
     struct wh_search search = twin_search(q, plan, k);
     uint64_t *ids = must(malloc(sizeof *ids * (chunk + 1)));
@@ -54,7 +54,7 @@ static void test_chunks(const wh_index *index, const struct twin_data *d, const 
     uint64_t want = k < d->n ? k : d->n, sent = 0;
     wh_cursor *cursor = NULL;
     int stop = WH_MORE;
-    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
     double bound = wh_cursor_bound(cursor);
     while (cursor && stop != WH_EXHAUSTED && sent <= want) {
         size_t count = 0;
@@ -74,7 +74,7 @@ static void test_chunks(const wh_index *index, const struct twin_data *d, const 
 }
 
 /* Budgets, guesses, and going on after a hit: what was proven before the pause and after it is the twin's answer. */
-static void test_pauses(const wh_index *index, const struct twin_data *d, const struct twin_query *q,
+static void test_pauses(const struct wh_part *part, const struct twin_data *d, const struct twin_query *q,
                         const struct twin_hit *hits, uint32_t plan) {
     struct wh_search search = twin_search(q, plan, UINT64_MAX);
     struct wh_budget budget = {.candidates = 100};
@@ -84,7 +84,7 @@ static void test_pauses(const wh_index *index, const struct twin_data *d, const 
     size_t count = 0;
     int stop = WH_MORE;
     struct wh_stats stats;
-    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
     for (int calls = 0; cursor && calls < 5 && stop != WH_EXHAUSTED; calls++) {
         CHECK(wh_cursor_next(cursor, 7, &budget, 0, ids, distances, &count, &stop) == WH_OK);
         CHECK(twin_agrees(q, hits, sent, ids, distances, count));
@@ -106,7 +106,7 @@ static void test_pauses(const wh_index *index, const struct twin_data *d, const 
         search.after_id = hits[sent - 1].id;
     }
     cursor = NULL;
-    CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
+    CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
     CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
     CHECK(count == d->n - sent && twin_agrees(q, hits, sent, ids, distances, count));
     wh_cursor_close(cursor);
@@ -114,7 +114,7 @@ static void test_pauses(const wh_index *index, const struct twin_data *d, const 
     free(distances);
 }
 
-static void test_radius(const wh_index *index, const struct twin_data *d, const struct twin_query *q,
+static void test_radius(const struct wh_part *part, const struct twin_data *d, const struct twin_query *q,
                         const struct twin_hit *hits, uint32_t plan) {
     uint64_t at = d->n / 3, want = at;
     struct wh_search search = twin_search(q, plan, d->n);
@@ -127,7 +127,7 @@ static void test_radius(const wh_index *index, const struct twin_data *d, const 
         wh_cursor *cursor = NULL;
         size_t count = 0;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
         CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
         CHECK(count == want && twin_agrees(q, hits, 0, ids, distances, count));
         CHECK(stop == WH_EXHAUSTED);
@@ -159,7 +159,7 @@ static void known_free(struct known *known) {
     }
 }
 
-static void test_batch(const wh_index *index, const struct twin_data *d, const struct known *known, uint32_t plan,
+static void test_batch(const struct wh_part *part, const struct twin_data *d, const struct known *known, uint32_t plan,
                        uint32_t threads) {
     enum { Q = 40 };
     size_t k = d->n < 9 ? (size_t)d->n : 9;
@@ -169,8 +169,7 @@ static void test_batch(const wh_index *index, const struct twin_data *d, const s
     struct wh_stats stats[Q];
     uint32_t cancel = 0;
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&known->queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, searches, Q, k, threads, &cancel, ids, distances,
-                          counts, stats) == WH_OK);
+    CHECK(wh_search_batch(part, 1, searches, Q, k, threads, &cancel, ids, distances, counts, stats) == WH_OK);
     for (size_t i = 0; i < Q; i++)
         CHECK(counts[i] == k && twin_agrees(&known->queries[i % TWIN_WEIGHTS], known->hits[i % TWIN_WEIGHTS], 0,
                                             ids + i * k, distances + i * k, k));
@@ -178,29 +177,36 @@ static void test_batch(const wh_index *index, const struct twin_data *d, const s
     free(distances);
 }
 
-static void test_every_way(wh_index *index, const struct twin_data *d, const struct known *known) {
+static void test_part(const struct wh_part *part, const struct twin_data *d, const struct known *known, uint32_t plan) {
+    for (int kind = 0; kind < TWIN_WEIGHTS; kind++) {
+        const struct twin_query *q = &known->queries[kind];
+        const struct twin_hit *hits = known->hits[kind];
+        test_chunks(part, d, q, hits, plan, 10, 3, 0);
+        test_chunks(part, d, q, hits, plan, UINT64_MAX, 61, kind & 1);
+        if (d->n) test_radius(part, d, q, hits, plan);
+        test_pauses(part, d, q, hits, plan);
+    }
+    for (uint32_t threads = 1; threads <= 3; threads += 2) test_batch(part, d, known, plan, threads);
+}
+
+/* Every plan with every instruction set, and without a planner. */
+static void test_every_way(const wh_index *index, const struct twin_data *d, const struct known *known) {
+    struct wh_part part = {.index = index};
     struct wh_index_info info;
     wh_index_describe(index, &info);
     CHECK(info.n == d->n && info.bits == d->bits);
+    test_part(&part, d, known, WH_AUTO);
+    CHECK(wh_planner_create(&part.planner) == WH_OK);
     for (int level = WH_PORTABLE; level <= WH_AVX512; level++) {
         if (!wh_simd_available(level)) {
-            CHECK(wh_index_use_simd(index, level) == WH_ARGUMENT);
+            CHECK(wh_planner_use_simd(part.planner, level) == WH_ARGUMENT);
             continue;
         }
-        CHECK(wh_index_use_simd(index, level) == WH_OK);
-        for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
-            if (plans[p] == WH_PROBE && (info.tables == 0 || level != wh_simd_level())) continue;
-            for (int kind = 0; kind < TWIN_WEIGHTS; kind++) {
-                const struct twin_query *q = &known->queries[kind];
-                const struct twin_hit *hits = known->hits[kind];
-                test_chunks(index, d, q, hits, plans[p], 10, 3, 0);
-                test_chunks(index, d, q, hits, plans[p], UINT64_MAX, 61, kind & 1);
-                if (d->n) test_radius(index, d, q, hits, plans[p]);
-                test_pauses(index, d, q, hits, plans[p]);
-            }
-            for (uint32_t threads = 1; threads <= 3; threads += 2) test_batch(index, d, known, plans[p], threads);
-        }
+        CHECK(wh_planner_use_simd(part.planner, level) == WH_OK);
+        for (size_t p = 0; p < sizeof plans / sizeof *plans; p++)
+            if (plans[p] != WH_PROBE || (info.tables && level == wh_simd_level())) test_part(&part, d, known, plans[p]);
     }
+    wh_planner_free(part.planner);
 }
 
 static void test_index(const struct twin_data *d, struct wh_build_options options) {
@@ -284,17 +290,6 @@ static void test_refusals(void) {
     struct wh_build_options single = {.bits = 40, .tables = 2, .covered = 40, .layout = WH_SINGLE};
     CHECK(wh_build(d.codes, UINT32_MAX, NULL, &single, NULL, &arrays) == WH_TOO_LARGE);
 
-    double table[4] = {0, 1, NAN, 0};
-    uint8_t optimum[1];
-    uint64_t delta[2];
-    int64_t floor_units;
-    int32_t exponent;
-    CHECK(wh_costs_round(table, 2, optimum, delta, &floor_units, &exponent) == WH_NOT_FINITE);
-    table[2] = -INFINITY;
-    CHECK(wh_costs_round(table, 2, optimum, delta, &floor_units, &exponent) == WH_NOT_FINITE);
-    CHECK(wh_costs_round(table, 0, optimum, delta, &floor_units, &exponent) == WH_ARGUMENT);
-    CHECK(wh_costs_round(table, WH_MAX_BITS + 1, optimum, delta, &floor_units, &exponent) == WH_ARGUMENT);
-
     good.tables = 0;
     CHECK(wh_build(d.codes, d.n, NULL, &good, NULL, &arrays) == WH_OK);
     wh_index *index = NULL;
@@ -321,13 +316,17 @@ static void test_refusals(void) {
           WH_ARGUMENT);
     CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, NULL, 0, 4, 2, NULL, NULL, NULL, NULL, NULL) == WH_OK);
     CHECK(!wh_simd_available(-1) && !wh_simd_available(99) && wh_simd_available(wh_simd_level()));
-    CHECK(wh_index_use_simd(index, 99) == WH_ARGUMENT);
+    wh_planner *planner = NULL;
+    CHECK(wh_planner_create(&planner) == WH_OK);
+    CHECK(wh_planner_use_simd(planner, 99) == WH_ARGUMENT);
+    wh_planner_free(planner);
+    wh_planner_free(NULL);
     for (int status = -1; status < 99; status++) CHECK(wh_status_text(status) && *wh_status_text(status));
     wh_cursor_close(NULL);
     wh_index_close(NULL);
     wh_index_close(index);
 
-    uint32_t *meta = (uint32_t *)arrays.data[WH_META];
+    uint32_t *meta = arrays.data[WH_META];
     meta[1]++;
     CHECK(wh_index_open(&arrays, &index) == WH_VERSION);
     meta[1]--;
@@ -351,13 +350,14 @@ static int whole_life(const struct twin_data *d, const struct twin_query *q, con
     size_t count = 0;
     int stop, status = wh_build(d->codes, d->n, d->ids, options, NULL, &arrays);
     if (status == WH_OK) status = wh_index_open(&arrays, &index);
+    struct wh_part part = {.index = index};
+    if (status == WH_OK) status = wh_planner_create(&part.planner);
     struct wh_search search = twin_search(q, plan, batch ? 200 : UINT64_MAX);
     if (status == WH_OK && batch) {
         struct wh_search searches[3] = {search, search, search};
-        status = wh_search_batch(&(struct wh_part){.index = index}, 1, searches, 3, 200, 2, NULL, ids, distances,
-                                 counts, NULL);
+        status = wh_search_batch(&part, 1, searches, 3, 200, 2, NULL, ids, distances, counts, NULL);
     }
-    if (status == WH_OK && !batch) status = wh_cursor_open(&(struct wh_part){.index = index}, 1, &search, &cursor);
+    if (status == WH_OK && !batch) status = wh_cursor_open(&part, 1, &search, &cursor);
     if (status == WH_OK && !batch) {
         status = wh_cursor_next(cursor, 5, NULL, 1, ids, distances, &count, &stop);
         if (status == WH_OK) status = wh_cursor_guess(cursor, 600, ids, distances, &count);
@@ -366,6 +366,7 @@ static int whole_life(const struct twin_data *d, const struct twin_query *q, con
     }
     wh_cursor_close(cursor);
     wh_index_close(index);
+    wh_planner_free(part.planner);
     wh_arrays_free(&arrays);
     return status;
 }

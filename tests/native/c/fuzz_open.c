@@ -39,13 +39,13 @@ static void build_all(void) {
 }
 
 /* A short search with one plan; the budget keeps large directories from being probed to the end. */
-static void search(const wh_index *index, const struct wh_search *query) {
+static void search(const struct wh_part *part, const struct wh_search *query) {
     uint64_t ids[40];
     double distances[40];
     wh_cursor *cursor;
     struct wh_budget budget = {.candidates = 1000, .nanoseconds = 100000};
     struct wh_stats stats;
-    if (wh_cursor_open(&(struct wh_part){.index = index}, 1, query, &cursor) != WH_OK) return;
+    if (wh_cursor_open(part, 1, query, &cursor) != WH_OK) return;
     for (int call = 0; call < 3; call++) {
         size_t count = 99;
         int stop = 99, status = wh_cursor_next(cursor, 40, &budget, call & 1, ids, distances, &count, &stop);
@@ -61,7 +61,7 @@ static void search(const wh_index *index, const struct wh_search *query) {
 
 /* Edits would go no further than META's checksum. */
 static void put_check_right(const struct wh_arrays *arrays) {
-    uint8_t *meta = (uint8_t *)arrays->data[WH_META];
+    uint8_t *meta = arrays->data[WH_META];
     uint32_t check = meta_check(meta, (size_t)arrays->size[WH_META]);
     memcpy(meta + offsetof(struct meta, check), &check, sizeof check);
 }
@@ -71,6 +71,9 @@ static void open_and_search(const struct wh_arrays *arrays) {
     struct wh_index_info info;
     put_check_right(arrays);
     if (wh_index_open(arrays, &index) != WH_OK) return;
+    wh_planner *planner;
+    if (wh_planner_create(&planner) != WH_OK) abort();
+    struct wh_part part = {.index = index, .planner = planner};
     wh_index_describe(index, &info);
     uint8_t optimum[WH_MAX_BITS / 8];
     uint64_t delta[WH_MAX_BITS], seed = info.n;
@@ -80,9 +83,9 @@ static void open_and_search(const struct wh_arrays *arrays) {
     struct wh_search query = {.optimum = optimum, .delta = delta, .k = UINT64_MAX, .radius = INFINITY};
     for (query.plan = WH_AUTO; query.plan <= WH_SWEEP; query.plan++) {
         for (int level = WH_PORTABLE; level <= WH_AVX512; level++) {
-            if (wh_index_use_simd(index, level) != WH_OK) continue;
+            if (wh_planner_use_simd(planner, level) != WH_OK) continue;
             if (query.plan == WH_PROBE && level != wh_simd_level()) continue;
-            search(index, &query);
+            search(&part, &query);
         }
     }
     query.plan = WH_AUTO;
@@ -91,8 +94,9 @@ static void open_and_search(const struct wh_arrays *arrays) {
     uint64_t ids[15], counts[3];
     double distances[15];
     if (info.tables == 0 || (info.covered + info.tables - 1) / info.tables <= 12) /* no budget here: keep it short */
-        wh_search_batch(&(struct wh_part){.index = index}, 1, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
+        wh_search_batch(&part, 1, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
     wh_index_close(index);
+    wh_planner_free(planner);
 }
 
 static void *block(uint64_t size) { return size ? must(malloc((size_t)size)) : NULL; }
@@ -112,7 +116,7 @@ static void run_edits(const uint8_t *input, size_t size) {
     }
     for (size_t at = 1; at + 5 <= size; at += 5) {
         int a = input[at] & 7, wide = input[at] & 8;
-        uint8_t *array = (uint8_t *)arrays.data[a];
+        uint8_t *array = arrays.data[a];
         uint64_t place = read32(input + at + 1, 3) & 0xFFFFFF;
         if (arrays.size[a] == 0) continue;
         place %= arrays.size[a];
@@ -120,7 +124,7 @@ static void run_edits(const uint8_t *input, size_t size) {
         for (uint64_t i = 0; i < (wide ? 4 : 1) && place + i < arrays.size[a]; i++) array[place + i] = input[at + 4];
     }
     open_and_search(&arrays);
-    for (int a = 0; a < WH_ARRAYS; a++) free((void *)arrays.data[a]);
+    for (int a = 0; a < WH_ARRAYS; a++) free(arrays.data[a]);
 }
 
 static void run_raw(const uint8_t *input, size_t size) {
@@ -158,7 +162,7 @@ static void run_raw(const uint8_t *input, size_t size) {
         arrays.size[a] = sizes[a];
     }
     open_and_search(&arrays);
-    for (int a = 0; a < WH_ARRAYS; a++) free((void *)arrays.data[a]);
+    for (int a = 0; a < WH_ARRAYS; a++) free(arrays.data[a]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);

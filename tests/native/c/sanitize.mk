@@ -8,7 +8,7 @@ C_BUILD     := build/c
 C_TESTS     := tests/native/c
 ENGINE      := $(wildcard native/engine/*/*.c)
 C_DEPENDS   := $(ENGINE) $(wildcard native/engine/*.h native/engine/*/*.h) $(wildcard $(C_TESTS)/*.h)
-TEST_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer \
+TEST_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wcast-qual -Werror -fno-omit-frame-pointer \
                -Inative/engine -pthread
 ASAN        := -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN        := -fsanitize=thread
@@ -21,8 +21,9 @@ NEON_QEMU   ?= $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(she
 
 .PHONY: sanitize fuzz neon
 
-sanitize: $(addprefix $(C_BUILD)/,engine_test threads_test lab_test fuzz_open) ## C tests under ASan, UBSan and TSan
+sanitize: $(addprefix $(C_BUILD)/,engine_test units_test threads_test lab_test fuzz_open) ## C tests under ASan, UBSan and TSan
 	$(C_BUILD)/engine_test
+	$(C_BUILD)/units_test
 	$(C_BUILD)/threads_test
 	$(C_BUILD)/lab_test
 	$(C_BUILD)/fuzz_open $(LOADER_RUNS)
@@ -50,6 +51,10 @@ neon: ## compile for AArch64 and run the C tests under qemu
 $(C_BUILD)/engine_test: $(C_TESTS)/engine_test.c $(C_DEPENDS)
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ASAN) -DWHAMMING_TEST_ALLOCATOR $(ENGINE) $< -lm -o $@
+
+$(C_BUILD)/units_test: $(C_TESTS)/units_test.c $(C_DEPENDS)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(ASAN) $(ENGINE) $< -lm -o $@
 
 $(C_BUILD)/threads_test: $(C_TESTS)/threads_test.c $(C_DEPENDS)
 	@mkdir -p $(@D)

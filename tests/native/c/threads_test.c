@@ -19,7 +19,7 @@ static void check(int holds, const char *condition, int line) {
 static struct twin_data data;
 static struct twin_query queries[TWIN_WEIGHTS];
 static struct twin_hit *hits[TWIN_WEIGHTS];
-static wh_index *index_;
+static struct wh_part part; /* its index and planner are shared by all threads */
 
 static void start(pthread_t *thread, void *(*run)(void *), void *argument) {
     if (pthread_create(thread, NULL, run, argument) != 0) abort();
@@ -36,7 +36,7 @@ static void *search_with_cursors(void *argument) {
         wh_cursor *cursor = NULL;
         struct wh_stats stats;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(&(struct wh_part){.index = index_}, 1, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(&part, 1, &search, &cursor) == WH_OK);
         while (stop != WH_EXHAUSTED) {
             if (wh_cursor_next(cursor, 64, NULL, job & 1, ids, distances, &count, &stop) != WH_OK) abort();
             CHECK(twin_agrees(&queries[kind], hits[kind], sent, ids, distances, count));
@@ -69,8 +69,7 @@ static void *search_a_batch(void *argument) {
     double *distances = must(malloc(sizeof *distances * Q * k));
     struct wh_stats *stats = must(malloc(sizeof *stats * Q));
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(&(struct wh_part){.index = index_}, 1, searches, Q, k, WORKERS, NULL, ids, distances, counts,
-                          stats) == WH_OK);
+    CHECK(wh_search_batch(&part, 1, searches, Q, k, WORKERS, NULL, ids, distances, counts, stats) == WH_OK);
     for (size_t i = 0; i < Q; i++) {
         size_t kind = i % TWIN_WEIGHTS;
         CHECK(counts[i] == k && twin_agrees(&queries[kind], hits[kind], 0, ids + i * k, distances + i * k, k));
@@ -104,7 +103,7 @@ static void test_cancelled_cursors(void) {
         wh_cursor *cursor = NULL;
         pthread_t thread;
         int stop = WH_MORE;
-        CHECK(wh_cursor_open(&(struct wh_part){.index = index_}, 1, &search, &cursor) == WH_OK);
+        CHECK(wh_cursor_open(&part, 1, &search, &cursor) == WH_OK);
         start(&thread, cancel_cursor, cursor);
         CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, &count, &stop) == WH_OK);
         pthread_join(thread, NULL);
@@ -128,14 +127,13 @@ static void test_cancelled_batches(void) {
     uint64_t *ids = must(malloc(sizeof *ids * Q * 40)), counts[Q];
     double *distances = must(malloc(sizeof *distances * Q * 40));
     for (uint32_t round = 0; round < 12; round++) {
-        _Atomic uint32_t cancel = 0;
+        uint32_t cancel = 0;
         pthread_t thread;
         for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], round % 3, 40);
         start(&thread, cancel_batch, &cancel);
-        CHECK(wh_search_batch(&(struct wh_part){.index = index_}, 1, searches, Q, 40, WORKERS,
-                              (volatile uint32_t *)&cancel, ids, distances, counts, NULL) == WH_OK);
+        CHECK(wh_search_batch(&part, 1, searches, Q, 40, WORKERS, &cancel, ids, distances, counts, NULL) == WH_OK);
         pthread_join(thread, NULL);
-        CHECK(atomic_load(&cancel) == 1);
+        CHECK(cancel == 1);
     }
     free(ids);
     free(distances);
@@ -163,13 +161,13 @@ static struct wh_arrays build(void) {
                                        .reorder = 1,
                                        .threads = WORKERS};
     struct wh_arrays arrays;
-    _Atomic uint32_t progress = 0;
+    uint32_t progress = 0;
     pthread_t thread;
     start(&thread, watch, &progress);
-    CHECK(wh_build(data.codes, data.n, data.ids, &options, (volatile uint32_t *)&progress, &arrays) == WH_OK);
+    CHECK(wh_build(data.codes, data.n, data.ids, &options, &progress, &arrays) == WH_OK);
     atomic_store(&built, 1);
     pthread_join(thread, NULL);
-    CHECK(atomic_load(&progress) == 1000);
+    CHECK(progress == 1000);
     return arrays;
 }
 
@@ -180,12 +178,16 @@ int main(void) {
         hits[kind] = twin_answer(&data, &queries[kind]);
     }
     struct wh_arrays arrays = build();
-    CHECK(wh_index_open(&arrays, &index_) == WH_OK);
+    wh_index *index = NULL;
+    CHECK(wh_index_open(&arrays, &index) == WH_OK);
+    part.index = index;
+    CHECK(wh_planner_create(&part.planner) == WH_OK);
     test_cursors();
     test_batches();
     test_cancelled_cursors();
     test_cancelled_batches();
-    wh_index_close(index_);
+    wh_index_close(index);
+    wh_planner_free(part.planner);
     wh_arrays_free(&arrays);
     for (int kind = 0; kind < TWIN_WEIGHTS; kind++) {
         twin_query_free(&queries[kind]);

@@ -94,7 +94,10 @@ static inline struct twin_query twin_query(const struct twin_data *d, enum twin_
         table[2 * i + bit] = 0;
         table[2 * i + (1 - bit)] = weight;
     }
-    if (wh_costs_round(table, d->bits, q.optimum, q.delta, &q.floor, &q.exponent) != WH_OK) abort();
+    size_t failed;
+    if (wh_costs_round_tables(table, WH_DOUBLE, d->bits, 1, q.optimum, q.delta, &q.floor, &q.exponent, &failed) !=
+        WH_OK)
+        abort();
     free(table);
     return q;
 }

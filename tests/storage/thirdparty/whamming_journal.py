@@ -1,11 +1,14 @@
-"""A store for Whamming that somebody else might have written: an index in memory, and on disk a journal of its writes.
+"""A store for Whamming that somebody else might have written: a journal of plain files, handed to the segmented store.
 
 ::
 
-    docs/settings.json    what the index is
-    docs/journal          per write the length and the CRC-32 of its record, 4 bytes each, then the record, an .npz
+    docs/manifest.json       the settings, the segments, the log in use, and how many writes came before it
+    docs/log-3               per write the length and the CRC-32 of its record, 4 bytes each, then the record, an .npz
+    docs/segment-2.npz       the arrays of a segment
+    docs/dead-5.npz          the bitmaps of dead items, by segment
 
-Opening it replays the journal; compacting writes it anew.
+A new manifest replaces the old one by a rename, so that installing a segment is atomic. Files that it does not name are
+removed when the index is next opened for writing.
 """
 
 from __future__ import annotations
@@ -15,166 +18,230 @@ import json
 import os
 import shutil
 import struct
-import threading
 import zlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from whamming.storage import (
-    ClosedError,
+    SEGMENT_ARRAYS,
     CorruptStoreError,
-    Durability,
     FormatError,
     IndexSettings,
-    ReadOnlyError,
+    JournalState,
+    Payloads,
+    Progress,
     Rows,
+    SealedSegment,
+    Segment,
+    SegmentedStore,
     Snapshot,
-    StoreStats,
+    StorageError,
     VerifyReport,
     WriteBatch,
 )
-from whamming.storage.items.rows import Payloads
-from whamming.storage.store import ram
-from whamming.storage.store.protocol import Progress
 
-_SETTINGS = "settings.json"
-_JOURNAL = "journal"
+_MANIFEST = "manifest.json"
 _HEAD = struct.Struct("<II")
 
 
-class JournalStore:
-    """See :class:`whamming.storage.Store`."""
+class FileJournal:
+    """See :class:`whamming.storage.Journal`."""
+
+    persistent = True
+    most_rows = 2**31
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
-        """Open the index in a directory."""
-        if not (path / _JOURNAL).exists():
-            raise FormatError(f"{path} holds no index: {_JOURNAL} is missing")
-        self.settings = IndexSettings.from_json(json.loads((path / _SETTINGS).read_text(encoding="utf-8")))
+        """Open the files in a directory."""
+        if not (path / _MANIFEST).exists():
+            raise FormatError(f"{path} holds no index: {_MANIFEST} is missing")
         self._path = path
         self._read_only = read_only
-        self._closed = False
-        self._lock = threading.Lock()
-        self._file: BinaryIO
-        self._end: int
-        self._start()
-        if not read_only:
-            self._file.truncate(self._end)  # what a crash left of the last write
+        self._manifest: dict[str, Any] = {}
+        self._log: BinaryIO | None = None
+        self._end = 0  # of the last record that the store knows of
+        self._count = 0  # of records up to there
+        self._stored = 0
 
-    def snapshot(self) -> Snapshot:
-        """Return an immutable view of every write that has been acknowledged."""
-        with self._lock:
-            self._check_open()
-            if self._read_only:
-                self._refresh()
-            return self._memory.snapshot()
+    @property
+    def settings(self) -> IndexSettings:
+        """What the index is."""
+        return IndexSettings.from_json(self._manifest["settings"])
 
-    def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Append a batch to the journal, then apply it."""
-        with self._lock:
-            self._check_writable()
-            if len(batch) == 0:
-                return
-            self._file.write(_record(batch))
-            self._file.flush()
-            self._end = self._file.tell()
-            if (durability or self.settings.durability) == "fsync":
-                os.fsync(self._file.fileno())
-            self._memory.write(batch, durability)
+    @property
+    def position(self) -> int:
+        """How many writes have been appended."""
+        return int(self._manifest["before"]) + self._count
 
-    def seal(self, progress: Progress | None = None) -> None:
-        """Turn recent writes into a segment with tables, in memory."""
-        with self._lock:
-            self._check_writable()
-        self._memory.seal(progress)
+    def load(self) -> JournalState:
+        """Read all files that the manifest names."""
+        while True:
+            self._manifest = manifest = json.loads((self._path / _MANIFEST).read_text(encoding="utf-8"))
+            try:
+                return self._load(manifest)
+            except FileNotFoundError:  # the writer has replaced them meanwhile
+                if json.loads((self._path / _MANIFEST).read_text(encoding="utf-8")) == manifest:
+                    raise
 
-    def compact(self, progress: Progress | None = None) -> None:
-        """Merge the segments, and write the journal anew without what is gone."""
-        with self._lock:
-            self._check_writable()
-            self._memory.compact(progress)
-            part = self._path / f"{_JOURNAL}.new"
-            with part.open("wb") as file:
-                for rows in self._memory.snapshot().scan():
-                    codes = self.settings.to_engine(rows.codes)
-                    file.write(_record(WriteBatch(rows.ids[:0], Rows(rows.ids, codes, rows.payloads))))
+    def _load(self, manifest: dict[str, Any]) -> JournalState:
+        with np.load(self._path / manifest["dead"]) as bitmaps:
+            dead = {int(number): bitmaps[number] for number in bitmaps.files}
+        segments = []
+        for number in manifest["segments"]:
+            with np.load(self._path / f"segment-{number}.npz") as arrays:
+                segment = Segment(self.settings, {name: arrays[name] for name in SEGMENT_ARRAYS})
+            segments.append(SealedSegment(number, segment, dead.get(number)))
+        self._close_log()
+        self._log = (self._path / manifest["log"]).open("rb" if self._read_only else "r+b")
+        self._end = self._count = 0
+        batches = self._new_batches()
+        if not self._read_only:
+            self._log.truncate(self._end)  # what a crash left of the last write
+            self._remove_others()
+        return JournalState(segments, batches)
+
+    def _new_batches(self) -> list[WriteBatch]:
+        batches = []
+        for end, batch in _records(self._path / self._manifest["log"], self._end):
+            batches.append(batch)
+            self._end = end
+            self._count += 1
+        return batches
+
+    def refresh(self) -> JournalState | Sequence[WriteBatch]:
+        """Read the rest of the log, or everything where the manifest has changed."""
+        if json.loads((self._path / _MANIFEST).read_text(encoding="utf-8")) != self._manifest:
+            return self.load()
+        assert self._log is not None
+        return self._new_batches() if os.fstat(self._log.fileno()).st_size > self._end else ()
+
+    def check(self, batch: WriteBatch) -> None:
+        """Accept every batch."""
+
+    def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
+        """Append a record per batch to the log."""
+        assert self._log is not None
+        recovered = self._new_batches()  # whole records of an append that was interrupted
+        self._log.truncate(self._end)
+        self._log.seek(self._end)
+        self._log.write(b"".join(map(_record, batches)))
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        self._end = self._log.tell()
+        self._count += len(batches)
+        return recovered
+
+    def store(self, segment: Segment) -> int:
+        """Write a segment's arrays to a file."""
+        number: int = max(self._stored, *self._manifest["segments"], 0) + 1
+        self._stored = number
+        with (self._path / f"segment-{number}.npz").open("wb") as file:
+            _save(file, {name: np.frombuffer(data, np.uint8) for name, data in segment.arrays.items()})
+            file.flush()
+            os.fsync(file.fileno())
+        return number
+
+    def check_segments(self, numbers: Sequence[int]) -> None:
+        """Have the checksums of the files compared."""
+        for number in numbers:
+            _check_segment(self._path / f"segment-{number}.npz")
+
+    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+        """Write the bitmaps and a log of what is left, then a manifest that names them."""
+        assert self._log is not None
+        manifest = dict(self._manifest)
+        manifest["generation"] += 1
+        manifest["segments"] = [part.number for part in segments]
+        manifest["dead"] = f"dead-{manifest['generation']}.npz"
+        with (self._path / manifest["dead"]).open("wb") as file:
+            _save(file, {str(part.number): part.dead for part in segments if part.dead is not None})
+            file.flush()
+            os.fsync(file.fileno())
+        if sealed is not None:
+            manifest["log"] = f"log-{manifest['generation']}"
+            kept = [batch for _, batch in _records(self._path / self._manifest["log"], 0)][
+                sealed - manifest["before"] :
+            ]
+            manifest["before"] = sealed
+            with (self._path / manifest["log"]).open("wb") as file:
+                file.write(b"".join(map(_record, kept)))
                 file.flush()
                 os.fsync(file.fileno())
-            part.rename(self._path / _JOURNAL)
-            self._file.close()
-            self._file = (self._path / _JOURNAL).open("r+b")
-            self._end = self._file.seek(0, os.SEEK_END)
+        _write_manifest(self._path, manifest)
+        self._manifest = manifest
+        if sealed is not None:
+            self._close_log()
+            self._log = (self._path / manifest["log"]).open("r+b")
+            self._end, self._count = self._log.seek(0, os.SEEK_END), len(kept)
+        self._remove_others()
 
-    def stats(self) -> StoreStats:
-        """Tell what the store holds."""
-        self.snapshot()
-        return replace(self._memory.stats(), disk_bytes=self._end, used_bytes=self._end)
+    def reopen(self) -> Mapping[int, Segment]:
+        """Leave segments in memory."""
+        return {}
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every record against its checksum."""
-        with self._lock:
-            self._check_open()
+    def _remove_others(self) -> None:
+        """Remove the files that the manifest does not name."""
+        manifest = self._manifest
+        named = {_MANIFEST, "encoder", manifest["log"], manifest["dead"]}
+        named |= {f"segment-{number}.npz" for number in manifest["segments"]}
+        for file in self._path.iterdir():
+            if file.name not in named:
+                file.unlink()
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of all files."""
+        size = sum(file.stat().st_size for file in self._path.iterdir())
+        return size, size
+
+    def verify(self, progress: Progress | None) -> VerifyReport:
+        """Check every record and array against its checksum."""
+        problems: list[str] = []
+        manifest = self._manifest
+        files = [self._path / f"segment-{number}.npz" for number in manifest["segments"]]
+        for done, file in enumerate(files):
             try:
-                for end, _ in _records(self._path / _JOURNAL, 0):
-                    if progress:
-                        progress(end / self._end)
-            except CorruptStoreError as error:
-                return VerifyReport((str(error),), self._end, 0)
-            return VerifyReport((), self._end, 0)
+                _check_segment(file)
+            except StorageError as error:
+                problems.append(str(error))
+            if progress:
+                progress(done / len(files))
+        try:
+            for _ in _records(self._path / manifest["log"], 0):
+                pass
+        except CorruptStoreError as error:
+            problems.append(str(error))
+        return VerifyReport(tuple(problems), self.sizes()[0], len(files) * len(SEGMENT_ARRAYS))
 
-    def backup(self, path: Path) -> None:
-        """Copy both files."""
-        with self._lock:
-            self._check_open()
+    def backup(self, path: Path, snapshot: Snapshot) -> None:
+        """Copy the files, as far as they are written now."""
+        while True:
             path.mkdir(parents=True)
-            for name in (_SETTINGS, _JOURNAL):
-                shutil.copyfile(self._path / name, path / name)
+            manifest = self._manifest
+            segments = [f"segment-{number}.npz" for number in manifest["segments"]]
+            try:
+                for name in (manifest["log"], manifest["dead"], *segments):
+                    shutil.copyfile(self._path / name, path / name)
+            except FileNotFoundError:  # a seal or merge has replaced them meanwhile
+                shutil.rmtree(path)
+                if manifest is self._manifest:
+                    raise
+                continue
+            _write_manifest(path, manifest)
+            return
 
     def close(self) -> None:
-        """Let go of everything."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                if not self._read_only:
-                    os.fsync(self._file.fileno())
-                self._file.close()
-                self._memory.close()
+        """Close the log."""
+        self._close_log()
 
-    def _start(self) -> None:
-        self._memory = ram.backend.open(self._path, self.settings, read_only=False)
-        self._file = (self._path / _JOURNAL).open("rb" if self._read_only else "r+b")
-        self._end = 0
-        self._replay()
-
-    def _replay(self) -> None:
-        for end, batch in _records(self._path / _JOURNAL, self._end):
-            self._memory.write(batch)
-            self._end = end
-        self._file.seek(self._end)
-
-    def _refresh(self) -> None:
-        now, then = (self._path / _JOURNAL).stat(), os.fstat(self._file.fileno())
-        if not os.path.samestat(now, then):  # the writer has compacted it
-            self._file.close()
-            self._memory.close()
-            self._start()
-        elif now.st_size > self._end:
-            self._replay()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the index is closed; open the database again")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self._read_only:
-            raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
 
-class JournalBackend:
+class FileBackend:
     """See :class:`whamming.storage.Backend`."""
 
     persistent = True
@@ -182,15 +249,39 @@ class JournalBackend:
     def create(self, path: Path, settings: IndexSettings) -> None:
         """Make an empty index."""
         path.mkdir(parents=True)
-        (path / _SETTINGS).write_text(json.dumps(settings.to_json()), encoding="utf-8")
-        (path / _JOURNAL).touch()
+        (path / "log-0").touch()
+        np.savez(path / "dead-0.npz")
+        manifest = {"settings": settings.to_json(), "generation": 0, "segments": [], "before": 0}
+        _write_manifest(path, manifest | {"log": "log-0", "dead": "dead-0.npz"})
 
-    def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> JournalStore:
+    def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> SegmentedStore:
         """Open an index."""
-        return JournalStore(path, read_only=read_only)
+        return SegmentedStore(FileJournal(path, read_only=read_only), read_only=read_only)
 
 
-backend = JournalBackend()
+backend = FileBackend()
+
+
+def _save(file: IO[bytes], arrays: dict[str, Any]) -> None:
+    np.savez(file, **arrays)
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    part = path / f"{_MANIFEST}.new"
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path / _MANIFEST)
+
+
+def _check_segment(path: Path) -> None:
+    try:
+        with np.load(path) as arrays:  # zip files have a CRC-32 per array
+            for name in SEGMENT_ARRAYS:
+                arrays[name]
+    except Exception as error:
+        raise CorruptStoreError(f"{path} is damaged: {error}; restore a backup") from error
 
 
 def _records(path: Path, start: int) -> Iterator[tuple[int, WriteBatch]]:
@@ -209,14 +300,19 @@ def _records(path: Path, start: int) -> Iterator[tuple[int, WriteBatch]]:
 
 def _record(batch: WriteBatch) -> bytes:
     rows = batch.upserts
-    payloads = rows.payloads or Payloads.empty(len(rows))
+    columns: dict[str, Any] = {"deletes": batch.deletes, "ids": rows.ids, "codes": rows.codes}
+    if rows.payloads is not None:
+        columns |= {"ends": rows.payloads.ends, "data": rows.payloads.data}
+    if rows.vectors is not None:
+        columns["vectors"] = rows.vectors
     file = io.BytesIO()
-    np.savez(file, deletes=batch.deletes, ids=rows.ids, codes=rows.codes, ends=payloads.ends, data=payloads.data)
+    _save(file, columns)
     body = file.getvalue()
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
 def _unpack(body: bytes) -> WriteBatch:
     with np.load(io.BytesIO(body)) as columns:
-        payloads = Payloads(columns["ends"], columns["data"])
-        return WriteBatch(columns["deletes"], Rows(columns["ids"], columns["codes"], payloads))
+        payloads = Payloads(columns["ends"], columns["data"]) if "ends" in columns else None
+        vectors = columns.get("vectors")
+        return WriteBatch(columns["deletes"], Rows(columns["ids"], columns["codes"], payloads, vectors))

@@ -1,6 +1,6 @@
 """Damage databases in thousands of ways and see that each is either noticed or does no harm.
 
-    python -m tests.storage.bad_days_damage --cases 2000 --seed 0
+    python -m tests.storage.damage --cases 2000 --seed 0
 
 A case flips a bit, cuts the file, wipes a sector of it, or damages ``whamming.json``. Then the database is opened for
 reading and for writing, asked all there is to ask, verified, written to, sealed and compacted. Allowed is:
@@ -35,10 +35,10 @@ from typing import Any
 import numpy as np
 
 import whamming
-from tests.storage.bad_days_regions import regions_of
+from tests.storage.file_regions import regions_of
 from whamming import Database, StoredIndex, WhammingError
 from whamming.native import Buckets, Plan, Tables
-from whamming.storage.files import lmdb_store as disk
+from whamming.storage.files import reading
 
 INDEX = "docs"
 ITEMS = 900
@@ -334,7 +334,7 @@ def _copy(specimen: Path, target: Path) -> Path:
 def work(todo: Sequence[Case], results: Connection) -> None:
     """Go through cases, in a process of its own. Sends of each how the damage came to light, and what was wrong."""
     faulthandler.enable()
-    vars(disk).update(_CHECKS=1)  # nobody commits meanwhile, so what looks damaged is
+    vars(reading).update(_CHECKS=1)  # nobody commits meanwhile, so what looks damaged is
     expected: dict[str, Expected] = {}
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=fast) as directory:
@@ -428,7 +428,7 @@ def run(directory: Path, count: int, seed: int, *, workers: int = 2, only: int |
     for specimen in SPECIMENS:
         specimen.make(specimens[specimen.name])
     todo = [case for case in cases(specimens, count, seed) if only is None or case.number == only]
-    _processes.set_forkserver_preload(["tests.storage.bad_days_regions", "whamming"])
+    _processes.set_forkserver_preload(["tests.storage.file_regions", "whamming"])
     share = -(-len(todo) // workers)
     children = [_Child(todo[first : first + share]) for first in range(0, len(todo), share)]
     summary = Summary()

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import whamming
-from tests.storage.bad_days_items import BrokenPromiseError, Ids, Versions, some, versions_in
-from tests.storage.bad_days_writer import HOT, INDEX
-from whamming.storage.store.contents import Snapshot
+from tests.storage.item_checks import BrokenPromiseError, Ids, Versions, some, versions_in
+from tests.storage.writing_process import HOT, INDEX
+from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.stored_index import make_costs
 
 PAUSE = 0.005

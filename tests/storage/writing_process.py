@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 
 import whamming
-from tests.storage.bad_days_items import Ids, codes_of, payloads_of
-from whamming.storage.items.rows import WriteBatch
+from tests.storage.item_checks import Ids, codes_of, payloads_of
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.store import faults, maintenance
 from whamming.storage.store.segmented import SegmentedStore

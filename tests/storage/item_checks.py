@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.storage.store.contents import Items, Snapshot
+from whamming.storage.store.snapshot import Items, Snapshot
 
 BITS = 64
 

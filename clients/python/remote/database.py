@@ -1,0 +1,132 @@
+"""A database on a server, for asyncio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from numpy.typing import ArrayLike
+
+from whamming.native import Buckets, Tables
+from whamming.remote.async_verbs import AsyncDatabaseVerbs
+from whamming.remote.index import Index, local_only
+from whamming.remote.requests import as_text, create_index_request
+from whamming.remote.retries import Retries, once
+from whamming.remote.search import Connection
+from whamming.remote.session import Session
+from whamming.storage import BitOrder, Durability, Encoder, KeptVectors, Kind, Metric, VerifyReport
+from whamming.storage.store.protocol import Progress
+from whamming.storage.verbs import verb
+from whamming.v1 import index_pb2
+from whamming.v1.index_pb2_grpc import IndexServiceStub
+from whamming.v1.item_pb2_grpc import ItemServiceStub
+from whamming.v1.search_pb2_grpc import SearchServiceStub
+from whamming.wire.descriptions import settings_of
+
+
+class Database(AsyncDatabaseVerbs):
+    """Named indexes on a server. Use it in an ``async with`` block, or call :meth:`close`. For one event loop."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str, retry_seconds: float) -> None:
+        """Wrap a channel; prefer :func:`whamming.aio.connect`."""
+        self.address = address
+        self._closed = False
+        self._channel = channel
+        self._indexes: Any = IndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._items: Any = ItemServiceStub(channel)  # type: ignore[no-untyped-call]
+        search: Any = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._connection = Connection(search, Session(search), Retries(retry_seconds))
+        self._retries = self._connection.retries
+
+    def __repr__(self) -> str:
+        """Describe the database in a line."""
+        return f"Database({self.address!r}{', closed' if self._closed else ''})"
+
+    @verb
+    async def __aenter__(self) -> Self:
+        return self
+
+    @verb
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @verb
+    async def create_index(
+        self,
+        name: str,
+        bits: int | None = None,
+        *,
+        bit_order: BitOrder = "little",
+        tables: Tables = "single",
+        buckets: Buckets = "compact",
+        durability: Durability = "fsync",
+        encoder: Kind | Encoder | None = None,
+        dim: int | None = None,
+        train: ArrayLike | None = None,
+        seed: int = 0,
+        centre: bool | None = None,
+        keep_vectors: KeptVectors | None = None,
+        metric: Metric = "l2",
+        exist_ok: bool = False,
+    ) -> Index:
+        choices = {"bit_order": bit_order, "tables": tables, "buckets": buckets}
+        request = create_index_request(
+            name,
+            bits,
+            encoder,
+            dim,
+            train,
+            seed,
+            centre,
+            keep_vectors,
+            exist_ok,
+            durability=durability,
+            metric=metric,
+            **choices,
+        )
+        return self._index((await once(lambda: self._indexes.CreateIndex(request))).index)
+
+    @verb
+    async def index(self, name: str) -> Index:
+        return self._index(await self._describe(name))
+
+    @verb
+    async def list_indexes(self) -> list[str]:
+        names: list[str] = []
+        token = ""
+        while True:
+            request = index_pb2.ListIndexesRequest(page_size=1000, page_token=token)
+            page = await self._retries.run(lambda request=request: self._indexes.ListIndexes(request))  # type: ignore[misc]
+            names += [index.name for index in page.indexes]
+            token = page.next_page_token
+            if not token:
+                return names
+
+    @verb
+    async def drop_index(self, name: str) -> None:
+        request = index_pb2.DeleteIndexRequest(name=as_text(name))
+        await once(lambda: self._indexes.DeleteIndex(request))
+
+    @verb
+    async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
+        raise local_only("verify", "run it where the server runs: whamming verify --data DIR")
+
+    @verb
+    async def backup(self, path: str | Path) -> None:
+        raise local_only("backup", "run it where the server runs: whamming backup --data DIR TO")
+
+    @verb
+    async def close(self) -> None:
+        self._closed = True
+        await self._connection.session.close()
+        await self._channel.close()
+
+    async def _describe(self, name: str) -> index_pb2.Index:
+        request = index_pb2.GetIndexRequest(name=as_text(name))
+        response = await self._retries.run(lambda: self._indexes.GetIndex(request))
+        described: index_pb2.Index = response.index
+        return described
+
+    def _index(self, message: index_pb2.Index) -> Index:
+        return Index(self, message.name, settings_of(message))

@@ -1,0 +1,293 @@
+"""An index on a server, and a search of it, for asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import Answer, Budget, InvalidArgumentError, Plan
+from whamming.native.arguments import check_k, check_wanted
+from whamming.remote import search as searches
+from whamming.remote.async_verbs import AsyncIndexVerbs, AsyncSearchVerbs
+from whamming.remote.batch import Batch
+from whamming.remote.queries import Queries, options_message, query_message
+from whamming.remote.requests import delete_requests, get_request, scan_request, upsert_requests
+from whamming.remote.retries import once, responses, responses_of
+from whamming.storage import (
+    ClosedError,
+    Durability,
+    Encoder,
+    Form,
+    IndexSettings,
+    Items,
+    Payloads,
+    Rerank,
+    Rows,
+    Snapshot,
+    StoreStats,
+    VerifyReport,
+    WriteBatch,
+)
+from whamming.storage.items.rows import as_ids
+from whamming.storage.store.protocol import Progress
+from whamming.storage.verbs import verb
+from whamming.v1 import index_pb2, item_pb2
+from whamming.wire.columns import payload_list_of
+from whamming.wire.descriptions import stats_of
+from whamming.wire.items import items_of
+from whamming.wire.service_errors import AnswerTooLargeError, LocalOnlyError, OverloadedError, UnavailableError
+
+if TYPE_CHECKING:
+    from whamming.remote.database import Database
+
+ANSWER_BYTES: Final = 2 << 20
+"""Of ids and codes that are asked for in one message; a server sends 3 MiB with their payloads."""
+
+
+def local_only(what: str, remedy: str) -> LocalOnlyError:
+    """Return the error for what cannot be done over the network yet."""
+    return LocalOnlyError(f"{what} is not available over the network yet; {remedy}")
+
+
+class Index(AsyncIndexVerbs):
+    """One index on a server. For one event loop."""
+
+    def __init__(self, database: Database, name: str, settings: IndexSettings) -> None:
+        """Name an index; prefer :meth:`Database.index`."""
+        self.name = name
+        self.closed = False
+        """:meth:`close` was called."""
+        self._settings = settings
+        self._of = database
+
+    @property
+    @verb
+    def settings(self) -> IndexSettings:
+        return self._settings
+
+    def __repr__(self) -> str:
+        """Describe the index in a line."""
+        closed = ", closed" if self.closed else ""
+        return f"Index({self.name!r}, {self.settings.bits} bits, at {self._of.address}{closed})"
+
+    @verb
+    async def __aenter__(self) -> Self:
+        return self
+
+    @verb
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @verb
+    async def encoder(self) -> Encoder | None:
+        database = self._database
+        if self.settings.dim is None:
+            return None
+        request = index_pb2.GetEncoderRequest(name=self.name)
+        response = await database._retries.run(lambda: database._indexes.GetEncoder(request))
+        return Encoder.from_bytes(response.fitted_encoder)
+
+    @verb
+    async def count(self) -> int:
+        return (await self.stats()).items
+
+    @verb
+    async def upsert(
+        self,
+        ids: ArrayLike,
+        codes: ArrayLike | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
+        *,
+        vectors: ArrayLike | None = None,
+        durability: Durability | None = None,
+    ) -> None:
+        attempts = self._database._retries.begin()
+        unsent = upsert_requests(self.name, ids, codes, payloads, vectors, durability)
+        while unsent:
+            before = len(unsent)
+            try:
+                await once(lambda: self._upsert(unsent))
+            except (UnavailableError, OverloadedError) as error:
+                if len(unsent) < before:
+                    attempts.reset()
+                await attempts.wait(error)
+
+    async def _upsert(self, unsent: list[item_pb2.UpsertRequest]) -> None:
+        """Send batches on one call, and remove those that are acknowledged from the list."""
+        call = self._database._items.Upsert(iter(list(unsent)))
+        try:
+            async for done in responses(call):
+                assert done.sequence == unsent[0].sequence
+                del unsent[0]
+        finally:
+            call.cancel()
+        if unsent:
+            raise UnavailableError("the server ended the stream before it had written everything")
+
+    @verb
+    async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
+        database, deleted = self._database, 0
+        for request in delete_requests(self.name, ids, durability):
+            response = await database._retries.run(lambda request=request: database._items.Delete(request))  # type: ignore[misc]
+            deleted += response.count
+        return deleted
+
+    @verb
+    async def batch(
+        self,
+        ids: ArrayLike = (),
+        codes: ArrayLike | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
+        deletes: ArrayLike = (),
+        *,
+        vectors: ArrayLike | None = None,
+    ) -> WriteBatch:
+        raise local_only("batch", "use upsert and delete")
+
+    @verb
+    async def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
+        raise local_only("write", "use upsert and delete")
+
+    @verb
+    async def get(self, ids: ArrayLike) -> Items:
+        database, wanted = self._database, as_ids(ids)
+        found = np.zeros(len(wanted), dtype=np.bool_)
+        codes = np.zeros((len(wanted), self.settings.code_bytes), dtype=np.uint8)
+        payloads: list[bytes] = []
+        size = max(1, ANSWER_BYTES // (8 + self.settings.code_bytes))
+        while len(payloads) < len(wanted):
+            piece = slice(len(payloads), len(payloads) + size)
+            request = get_request(self.name, wanted[piece])
+            try:
+                response = await database._retries.run(lambda request=request: database._items.Get(request))  # type: ignore[misc]
+            except AnswerTooLargeError:  # for its payloads
+                if size == 1:
+                    raise
+                size = max(1, min(size, len(wanted)) // 4)
+                continue
+            codes[piece] = items_of(response.items, self.settings).codes
+            found[piece] = np.frombuffer(response.found, dtype=np.bool_)
+            payloads += payload_list_of(response.items.payloads, len(response.found))
+        return Items(wanted, found, codes, payloads)
+
+    @verb
+    async def snapshot(self) -> Snapshot:
+        raise local_only("snapshot", "each search and each scan sees the index as it is when it begins")
+
+    @verb
+    async def scan(self, size: int = 10_000) -> AsyncGenerator[Rows, None]:
+        request, database = scan_request(self.name, size), self._database
+        async with contextlib.aclosing(responses_of(lambda: database._items.Scan(request))) as responses:
+            async for response in responses:
+                yield items_of(response.items, self.settings)
+
+    @verb
+    def search(
+        self,
+        code: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        table: ArrayLike | None = None,
+        vector: ArrayLike | None = None,
+        costs: Form | None = None,
+        k: int | None = None,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        payloads: bool = False,
+        after: tuple[float, int] | None = None,
+        rerank: Rerank | None = None,
+    ) -> Search:
+        connection, wanted = self._database._connection, None if k is None else check_wanted(k)
+        options = options_message(wanted, radius, plan, payloads=payloads, rerank=rerank)
+        query = query_message(self.name, Queries(code, weights, table, vector, costs), options, after)
+        return Search(connection, query, wanted)
+
+    @verb
+    async def search_batch(
+        self,
+        codes: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        *,
+        table: ArrayLike | None = None,
+        vectors: ArrayLike | None = None,
+        costs: Form | None = None,
+        k: int = 10,
+        radius: float | None = None,
+        plan: Plan = "auto",
+        budget: Budget | None = None,
+        threads: int | None = None,
+        rerank: Rerank | None = None,
+    ) -> Answer:
+        connection = self._database._connection
+        if threads is not None:
+            raise InvalidArgumentError(
+                f"threads = {threads}; a server has threads of its own, as whamming serve --threads says: leave it out"
+            )
+        k, queries = check_k(k), Queries(codes, weights, table, vectors, costs)
+        batch = Batch(connection, self.name, queries, options_message(k, radius, plan, budget=budget, rerank=rerank), k)
+        await batch.run()
+        return batch.answer(single=queries.single)
+
+    @verb
+    async def flush(self) -> None:
+        database, request = self._database, index_pb2.FlushIndexRequest(name=self.name)
+        await database._retries.run(lambda: database._indexes.FlushIndex(request))
+
+    @verb
+    async def seal(self, progress: Progress | None = None) -> None:
+        database, request = self._database, index_pb2.SealIndexRequest(name=self.name)
+        await _report(lambda: database._indexes.SealIndex(request), progress)
+
+    @verb
+    async def compact(self, progress: Progress | None = None) -> None:
+        database, request = self._database, index_pb2.CompactIndexRequest(name=self.name)
+        await _report(lambda: database._indexes.CompactIndex(request), progress)
+
+    @verb
+    async def stats(self) -> StoreStats:
+        return stats_of((await self._database._describe(self.name)).statistics)
+
+    @verb
+    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+        raise local_only("verify", "run it where the server runs: whamming verify --data DIR")
+
+    @verb
+    async def backup(self, path: Path) -> None:
+        raise local_only("backup", "run it where the server runs: whamming backup --data DIR TO")
+
+    @verb
+    async def close(self) -> None:
+        self.closed = True
+
+    @property
+    def _database(self) -> Database:
+        if self.closed:
+            raise ClosedError(f"the index {self.name!r} was closed; Database.index opens it again")
+        return self._of
+
+
+class Search(searches.Search, AsyncSearchVerbs):
+    """A search under way: an asynchronous iterator of hits. It ends on the server when it is closed or let go."""
+
+    def __repr__(self) -> str:
+        """Describe the search in a line."""
+        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
+
+    @verb
+    async def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        if budget is not None:
+            raise local_only("a budget per call", "search_batch takes one")
+        return await super().next(n)
+
+
+async def _report(call: Callable[[], Any], progress: Progress | None) -> None:
+    """Make a call that streams its progress."""
+    async with contextlib.aclosing(responses_of(call)) as responses:
+        async for response in responses:
+            if progress is not None:
+                progress(response.progress)

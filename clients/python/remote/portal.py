@@ -1,0 +1,121 @@
+"""The event loop in which the blocking client's calls run, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import queue
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a thread, and the way in. Any number of threads may use it at once."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self.process = os.getpid()
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="whamming-client", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """Stop the loop before the interpreter takes down gRPC, which runs in it."""
+        if self.process == os.getpid():
+            self.run(_cancel_others())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine. Interrupting the wait cancels it."""
+        tasks: list[asyncio.Task[T]] = []
+        done = threading.Lock()  # much cheaper than a concurrent future
+        done.acquire()
+
+        def start() -> None:
+            tasks.append(self.loop.create_task(call))
+            tasks[0].add_done_callback(lambda _: done.release())
+
+        self.loop.call_soon_threadsafe(start)
+        try:
+            done.acquire()
+        except BaseException:
+            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            raise
+        return tasks[0].result()
+
+    def run_reporting(
+        self,
+        call: Callable[[Callable[[float], None] | None], Coroutine[Any, Any, T]],
+        progress: Callable[[float], None] | None,
+    ) -> T:
+        """Wait for a coroutine that reports progress. The reports are made in this thread, so they may use the client.
+
+        ``call`` takes the function that the coroutine is to report to.
+        """
+        if progress is None:
+            return self.run(call(None))
+        tasks: list[asyncio.Task[T]] = []
+        shares: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+
+        def start() -> None:
+            tasks.append(self.loop.create_task(call(shares.put)))
+            tasks[0].add_done_callback(lambda _: shares.put(None))
+
+        self.loop.call_soon_threadsafe(start)
+        try:
+            while (share := shares.get()) is not None:
+                progress(share)
+        except BaseException:
+            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            raise
+        return tasks[0].result()
+
+    def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Wait for one piece after the other. Leaving the iteration early closes the generator."""
+        try:
+            while (piece := self.run(next_or_none(pieces))) is not None:
+                yield piece
+        finally:
+            self.run(pieces.aclose())
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call a function in the loop, without waiting for it."""
+        self.loop.call_soon_threadsafe(call)
+
+
+async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
+    """Return the next piece; None at the end."""
+    return await anext(pieces, None)
+
+
+async def _cancel_others() -> None:
+    """Cancel all tasks of the loop but this one."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_portal: Portal | None = None
+_portal_lock = threading.Lock()
+
+
+def shared_portal() -> Portal:
+    """Return the one portal of this process; a forked process gets its own."""
+    global _portal
+    with _portal_lock:
+        if _portal is None or _portal.process != os.getpid():
+            _portal = Portal()
+        return _portal

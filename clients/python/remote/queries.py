@@ -1,0 +1,141 @@
+"""Queries as messages. Only what is needed to pack is checked here; the server decides what is valid."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import Budget, InvalidArgumentError, Plan
+from whamming.native.arguments import check_flag, check_radius, checked_place
+from whamming.native.budget import checked_budget
+from whamming.native.costs import as_array
+from whamming.storage import Form, Rerank
+from whamming.storage.reranking import check_factor
+from whamming.storage.vectors.arrays import as_vectors
+from whamming.v1 import search_pb2
+from whamming.wire.columns import id_column, matrix
+from whamming.wire.enums import COST_FORMS, PLANS
+
+MAX_K: Final = 2**31 - 1
+"""Of a query, on the wire. A search for more goes on where it stops."""
+
+
+class Queries:
+    """Queries of one kind as columns, to be sent as messages."""
+
+    def __init__(
+        self,
+        code: ArrayLike | None,
+        weights: ArrayLike | None,
+        table: ArrayLike | None,
+        vectors: ArrayLike | None,
+        form: Form | None,
+    ) -> None:
+        """Take what the user gave: one query, or several in a batch dimension."""
+        self._codes = None if code is None else _rows(as_array(code, "query codes"), 1, "the query codes")
+        self._tables = None if table is None else _tables(as_array(table, "costs", np.float64))
+        self._vectors = None if vectors is None else as_vectors(vectors)[0]
+        self._weights = None if weights is None else _rows(as_array(weights, "weights", np.float64), 1, "the weights")
+        self._form = COST_FORMS.number("costs", form)
+        self.single = all(
+            value is None or np.ndim(value) == dimensions
+            for value, dimensions in ((code, 1), (weights, 1), (table, 2), (vectors, 1))
+        )
+        """There is one query, without a batch dimension."""
+        given = [rows for rows in (self._codes, self._tables, self._vectors) if rows is not None]
+        if len(given) > 1:
+            raise InvalidArgumentError("give a code, a cost table or a vector, not several of them")
+        count = len(given[0]) if given else 1
+        if count == 1 and self._weights is not None and self._codes is not None:  # one code with several weights
+            count = len(self._weights)
+            self._codes = np.broadcast_to(self._codes, (count, self._codes.shape[1]))
+        if self._weights is not None and len(self._weights) not in (1, count):
+            raise InvalidArgumentError(
+                f"the weights have {len(self._weights)} rows for {count} queries; give one row each, or one for all"
+            )
+        self._count = count
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return self._count
+
+    @property
+    def bytes_each(self) -> int:
+        """About what a query takes in a message."""
+        columns = (self._codes, self._tables, self._vectors, self._weights)
+        return 16 + sum(int(rows.shape[1]) * rows.itemsize for rows in columns if rows is not None)
+
+    def message(self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions) -> search_pb2.QueryBatch:
+        """Pack the queries at some places. Their ids are these places."""
+        batch = search_pb2.QueryBatch(index=index, query_ids=rows.tolist(), form=self._form, options=options)
+        if self._codes is not None:
+            if self._codes.dtype != np.uint8:
+                raise InvalidArgumentError(
+                    f"query codes have dtype {self._codes.dtype}, not uint8; pack booleans with "
+                    "np.packbits(x, axis=-1, bitorder='little')"
+                )
+            batch.codes = self._codes[rows].tobytes()
+        if self._weights is not None:
+            shared = len(self._weights) == 1
+            batch.weights.CopyFrom(matrix(self._weights if shared else self._weights[rows]))
+        if self._tables is not None:
+            batch.tables.CopyFrom(matrix(self._tables[rows]))
+        if self._vectors is not None:
+            batch.vectors.CopyFrom(matrix(self._vectors[rows]))
+        return batch
+
+
+def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
+    """Return an array with a batch dimension."""
+    if array.ndim not in (dimensions, dimensions + 1) or array.shape[-1] == 0:
+        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one row, or one row per query")
+    return array[None] if array.ndim == dimensions else array
+
+
+def _tables(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    if array.ndim not in (2, 3) or array.shape[-1] != 2:
+        raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
+    return array.reshape(1 if array.ndim == 2 else len(array), -1)
+
+
+def options_message(
+    k: int | None,
+    radius: float | None,
+    plan: Plan,
+    *,
+    payloads: bool = False,
+    budget: Budget | None = None,
+    credit: int | None = None,
+    rerank: Rerank | None = None,
+) -> search_pb2.QueryOptions:
+    """Pack what is wanted of a query."""
+    check_radius(radius)
+    flag = check_flag("payloads", payloads)
+    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius)
+    if k is not None:
+        message.k = min(k, MAX_K)
+    if credit is not None:
+        message.credit = credit
+    if budget is not None:
+        message.budget.candidates, message.budget.seconds = checked_budget(budget)
+    if rerank == "exact":
+        message.rerank_exactly = True
+    elif rerank is not None:
+        message.rerank = check_factor(rerank)
+    return message
+
+
+def query_message(
+    index: str, queries: Queries, options: search_pb2.QueryOptions, after: tuple[float, int] | None
+) -> search_pb2.QueryBatch:
+    """Pack a single query, and the place that it continues after."""
+    if len(queries) != 1:
+        raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
+    batch = queries.message(index, np.zeros(1, dtype=np.int64), options)
+    if after is not None:
+        distance, last_id = checked_place(after)
+        batch.after_distances.append(distance)
+        batch.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
+    return batch

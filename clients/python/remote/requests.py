@@ -1,0 +1,182 @@
+"""Arguments of verbs as request messages. Only what packing needs is checked; the server decides what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.native.arguments import as_whole, check_flag
+from whamming.native.costs import as_array
+from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
+from whamming.storage.items.payloads import as_payloads
+from whamming.storage.items.rows import as_ids
+from whamming.storage.vectors.arrays import as_vectors
+from whamming.v1 import index_pb2, item_pb2
+from whamming.wire.columns import id_column, matrix, payload_column
+from whamming.wire.descriptions import settings_message
+from whamming.wire.enums import DURABILITIES, ENCODER_KINDS
+
+MESSAGE_BYTES: Final = 4 << 20
+"""Items and queries are sent in messages of at most about so many bytes."""
+MAX_IDS: Final = 500_000
+"""Of items to delete, in one message."""
+MAX_SCAN_ROWS: Final = 100_000
+"""What a server sends in one message, at most."""
+SAMPLE_BYTES: Final = 12 << 20
+"""Of the sample that an encoder is fitted to. Of a larger one, vectors are chosen at random."""
+
+
+def create_index_request(
+    name: str,
+    bits: int | None,
+    encoder: Kind | Encoder | None,
+    dim: int | None,
+    train: ArrayLike | None,
+    seed: int,
+    centre: bool | None,
+    keep_vectors: KeptVectors | None,
+    exist_ok: bool,
+    **choices: str,
+) -> index_pb2.CreateIndexRequest:
+    """Pack what a new index is to be."""
+    made, fitted = _encoder_messages(encoder, dim, train, seed, centre)
+    if bits is None and encoder is None:
+        raise InvalidArgumentError("bits is missing; say how long codes are")
+    settings = settings_message(bits, keep_vectors, **choices)
+    return index_pb2.CreateIndexRequest(
+        name=as_text(name),
+        settings=settings,
+        exist_ok=check_flag("exist_ok", exist_ok),
+        encoder=made,
+        fitted_encoder=fitted,
+    )
+
+
+def as_text(name: str) -> str:
+    """Return the name of an index, if it is text at all."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"index name {name!r}; it must be a string")
+    return name
+
+
+def _encoder_messages(
+    encoder: Kind | Encoder | None,
+    dim: int | None,
+    train: ArrayLike | None,
+    seed: int,
+    centre: bool | None,
+) -> tuple[index_pb2.EncoderSettings | None, bytes]:
+    """Pack the encoder that an index is to have: how to make it, or one that is made."""
+    if encoder is None:
+        if dim is not None or train is not None or centre is not None:
+            raise InvalidArgumentError("dim, train or centre without an encoder; say which: sign, lsh or itq")
+        return None, b""
+    if isinstance(encoder, Encoder):
+        if train is not None or centre is not None or dim not in (None, encoder.dim):
+            raise InvalidArgumentError(
+                f"dim, train or centre with {encoder!r}, which is fitted already; leave them out"
+            )
+        return None, encoder.to_bytes()
+    settings = index_pb2.EncoderSettings(
+        kind=ENCODER_KINDS.number("encoder", encoder),
+        dimension=0 if dim is None else as_whole("dim", dim),
+        seed=as_whole("seed", seed),
+    )
+    if centre is not None:
+        settings.centred = check_flag("centre", centre)
+    if train is not None:
+        rows, _ = as_vectors(train, dim, "the sample's vectors")
+        most = max(1, SAMPLE_BYTES // max(1, rows.shape[1] * rows.itemsize))
+        if len(rows) > most:
+            rows = rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
+        settings.sample.CopyFrom(matrix(rows))
+    return settings, b""
+
+
+def upsert_requests(
+    index: str,
+    ids: ArrayLike,
+    codes: ArrayLike | None,
+    payloads: Sequence[bytes | None] | Payloads | None,
+    vectors: ArrayLike | None,
+    durability: Durability | None,
+) -> list[item_pb2.UpsertRequest]:
+    """Pack items, in messages of a moderate size."""
+    when = DURABILITIES.number("durability", durability)
+    return [
+        item_pb2.UpsertRequest(index=index, sequence=sequence, items=items, durability=when)
+        for sequence, items in enumerate(_item_messages(ids, codes, payloads, vectors))
+    ]
+
+
+def _item_messages(
+    ids: ArrayLike,
+    codes: ArrayLike | None,
+    payloads: Sequence[bytes | None] | Payloads | None,
+    vectors: ArrayLike | None,
+) -> Iterator[item_pb2.ItemBatch]:
+    own = as_ids(ids)
+    count = len(own)
+    columns: dict[str, NDArray[Any]] = {}
+    if codes is not None:
+        columns["codes"] = _rows_of_items(as_array(codes, "codes"), count, "codes")
+        if columns["codes"].dtype != np.uint8 and count:
+            raise InvalidArgumentError(
+                f"codes have dtype {columns['codes'].dtype}, not uint8; pack booleans with "
+                "np.packbits(x, axis=-1, bitorder='little')"
+            )
+    if vectors is not None:
+        columns["vectors"] = _rows_of_items(as_vectors(vectors)[0], count, "vectors")
+    if not columns and count:
+        raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
+    packed = as_payloads(payloads, count)
+    sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns.values()), dtype=np.int64)
+    if packed is not None:
+        sizes += 4 + packed.lengths().astype(np.int64)
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < count:
+        start = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
+        piece = slice(first, last)
+        message = item_pb2.ItemBatch(ids=id_column(own[piece]))
+        if "codes" in columns:
+            message.codes = columns["codes"][piece].tobytes()
+        if "vectors" in columns:
+            message.vectors.CopyFrom(matrix(columns["vectors"][piece]))
+        if packed is not None:
+            message.payloads.CopyFrom(payload_column(packed.take(np.arange(first, min(last, count)))))
+        yield message
+        first = last
+
+
+def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
+    if array.size == 0 and count == 0:
+        return array.reshape(0, 0)
+    if array.ndim != 2 or len(array) != count:
+        raise InvalidArgumentError(f"{what} have shape {array.shape} for {count} ids; give one row per id")
+    return array
+
+
+def delete_requests(index: str, ids: ArrayLike, durability: Durability | None) -> Iterator[item_pb2.DeleteRequest]:
+    """Pack ids to delete, in messages of a moderate size."""
+    when, unwanted = DURABILITIES.number("durability", durability), as_ids(ids)
+    for first in range(0, len(unwanted), MAX_IDS):
+        yield item_pb2.DeleteRequest(index=index, ids=id_column(unwanted[first : first + MAX_IDS]), durability=when)
+
+
+def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:
+    """Pack ids to look up."""
+    return item_pb2.GetRequest(index=index, ids=id_column(ids))
+
+
+def scan_request(index: str, size: int) -> item_pb2.ScanRequest:
+    """Ask for all items, in pieces."""
+    most = int(as_whole("size", size))
+    if most < 1:
+        raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
+    return item_pb2.ScanRequest(index=index, batch_size=min(most, MAX_SCAN_ROWS))

@@ -1,0 +1,102 @@
+"""Checking what callers pass: numbers, plans, places. Whatever is wrong raises :class:`InvalidArgumentError`."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from whamming.native.errors import InvalidArgumentError
+
+Plan = Literal["auto", "probe", "sweep"]
+
+PLAN_NAMES: Final[tuple[Plan, ...]] = get_args(Plan)
+UNLIMITED: Final = 2**64 - 1
+"""The k of a search that hands out as many hits as the caller asks for."""
+_MAX_K: Final = 2**31 - 1
+_MAX_THREADS: Final = 256
+
+
+def as_whole(name: str, value: int) -> int:
+    """Return a whole number, of numpy's kinds too, as a Python integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} = {value!r}; it must be a whole number") from None
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Return a flag, of numpy's kind too."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgumentError(f"{name} = {value!r}; it must be True or False")
+    return bool(value)
+
+
+def is_number(value: float) -> bool:
+    """Tell whether a value is a number, not NaN, that fits a double."""
+    try:
+        return not math.isnan(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+def check_plan(plan: str, can_probe: bool) -> None:
+    """Refuse a plan that does not exist, or that an index without tables cannot run."""
+    if plan not in PLAN_NAMES:
+        raise InvalidArgumentError(f"plan = {plan!r}; choose one of {PLAN_NAMES}")
+    if plan == "probe" and not can_probe:
+        raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
+
+
+def check_radius(radius: float | None) -> None:
+    """Refuse a radius that is not a number."""
+    if radius is not None and not is_number(radius):
+        raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
+
+
+def check_k(k: int) -> int:
+    """Return how many hits each query of a batch gets at most."""
+    whole = as_whole("k", k)
+    if not 0 <= whole <= _MAX_K:
+        raise InvalidArgumentError(f"k = {k}; it must be 0 to {_MAX_K}: iterate a cursor for more")
+    return whole
+
+
+def check_wanted(k: int | None) -> int:
+    """Return how many hits a cursor hands out at most."""
+    wanted = UNLIMITED if k is None else as_whole("k", k)
+    if k is not None and not 0 <= wanted < 2**63:
+        raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+    return wanted
+
+
+def check_count(n: int) -> int:
+    """Return how many hits one call asks for."""
+    whole = as_whole("n", n)
+    if whole < 0:
+        raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
+    return whole
+
+
+def check_threads(threads: int | None) -> int:
+    """Return how many threads to run, by default one per core."""
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    whole = as_whole("threads", threads)
+    if not 1 <= whole <= _MAX_THREADS:
+        raise InvalidArgumentError(f"threads = {threads}; it must be 1 to {_MAX_THREADS}")
+    return whole
+
+
+def checked_place(after: tuple[float, int]) -> tuple[float, int]:
+    """Return a place in the order of hits."""
+    try:
+        distance, last_id = after[0], operator.index(after[1])
+        if len(after) == 2 and is_number(distance) and 0 <= last_id < 2**64:
+            return distance, last_id
+    except (TypeError, IndexError, KeyError):
+        pass
+    raise InvalidArgumentError(f"after = {after!r}; it must be a (distance, id) that a search has handed out")

@@ -1,0 +1,41 @@
+"""How much work one call may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from whamming.native._engine import ffi
+from whamming.native.arguments import as_whole, is_number
+from whamming.native.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one call may cost, about; None: no limit."""
+
+    candidates: int | None = None
+    """Codes to compare."""
+    seconds: float | None = None
+
+
+def checked_budget(budget: Budget) -> tuple[int, float]:
+    """Return how many candidates and seconds a budget admits; 0: no limit."""
+    if not isinstance(budget, Budget):
+        raise InvalidArgumentError(f"budget = {budget!r}; pass a Budget(candidates=..., seconds=...), or None")
+    candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)
+    seconds = budget.seconds
+    if (candidates is not None and candidates <= 0) or (
+        seconds is not None and not (is_number(seconds) and seconds > 0)
+    ):
+        raise InvalidArgumentError(f"{budget}: candidates and seconds must be positive, or None for no limit")
+    return min(candidates or 0, 2**63), 0.0 if seconds is None else min(seconds, 1e9)
+
+
+def raw_budget(budget: Budget | None) -> Any:
+    """Return a budget as the engine takes it."""
+    if budget is None:
+        return ffi.NULL
+    candidates, seconds = checked_budget(budget)
+    nanoseconds = max(1, round(seconds * 1e9)) if seconds else 0
+    return ffi.new("struct wh_budget *", {"candidates": candidates, "nanoseconds": nanoseconds})

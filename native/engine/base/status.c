@@ -1,0 +1,27 @@
+/* What each status means, for people. */
+#include "whamming.h"
+
+const char *wh_status_text(int status) {
+    switch (status) {
+    case WH_OK:
+        return "success";
+    case WH_MEMORY:
+        return "out of memory";
+    case WH_ARGUMENT:
+        return "an argument is out of range";
+    case WH_NOT_FINITE:
+        return "a cost is NaN or infinite";
+    case WH_CORRUPT:
+        return "the index's arrays are corrupt";
+    case WH_VERSION:
+        return "the index's arrays have a format version that this build does not read";
+    case WH_NO_TABLES:
+        return "the index has no tables to probe";
+    case WH_TOO_LARGE:
+        return "the index has more postings than a single table can address";
+    case WH_OVERFLOW:
+        return "the largest distance is more than a double can hold; scale the costs down";
+    default:
+        return "unknown status";
+    }
+}

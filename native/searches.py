@@ -1,0 +1,30 @@
+"""What the engine is told of a search: its costs, k, radius and plan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from whamming.native._engine import ffi, lib
+from whamming.native.arguments import Plan, check_radius, checked_place
+from whamming.native.costs import Costs
+
+_SEARCHES: Final = ffi.typeof("struct wh_search[]")
+_PLANS: Final = {"auto": lib.WH_AUTO, "probe": lib.WH_PROBE, "sweep": lib.WH_SWEEP}
+
+
+def describe_searches(
+    costs: Costs, k: int, radius: float | None, plan: Plan, after: tuple[float, int] | None = None
+) -> Any:
+    """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
+    check_radius(radius)
+    count = len(costs)
+    searches = ffi.new(_SEARCHES, count)
+    lib.wh_searches_fill(
+        searches, count, costs.bits, *costs.pointers, _PLANS[plan], k, math.inf if radius is None else radius
+    )
+    if after is not None:
+        distance, last_id = checked_place(after)
+        for search in searches:
+            search.resumed, search.after_distance, search.after_id = 1, distance, last_id
+    return searches

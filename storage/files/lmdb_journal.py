@@ -1,0 +1,302 @@
+"""A journal in one LMDB file, read in place.
+
+What the file holds, by key (FORMAT.md has the bytes)::
+
+    m               the manifest: settings, segments, up to which write the delta is sealed
+    d + sequence    a batch of writes that is not sealed yet
+    s + segment + array number     one array of a segment, a single large value
+    t + segment     the bitmap of a segment's dead items, as of the last seal or merge
+
+A write is one small record. Storing a segment writes its arrays, one transaction each, to which nothing refers yet.
+Installing it is one transaction: the manifest, the bitmaps and the removal of the batches that the segment contains. A
+crash leaves at worst arrays without a manifest entry, which the next writer removes.
+
+Arrays are read from the memory map under one read transaction per set of segments; it lives as long as anything that
+was read under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import lmdb
+
+from whamming.native import InvalidArgumentError
+from whamming.storage.files.environment import Environment, lock_data_file
+from whamming.storage.files.lmdb_errors import translated, translated_errors
+from whamming.storage.files.locks import sync, unlock
+from whamming.storage.files.reading import (
+    SegmentReader,
+    check_file,
+    check_keys,
+    delta_records,
+    has_arrays,
+    read_batches,
+    read_manifest,
+    remove_segment,
+    segment_numbers,
+)
+from whamming.storage.files.records import (
+    HEADER,
+    LARGEST_VALUE,
+    MANIFEST_KEY,
+    array_key,
+    check_array,
+    dead_key,
+    delta_bytes,
+    delta_key,
+    pack_array,
+    pack_dead,
+    pack_delta,
+    pack_manifest,
+)
+from whamming.storage.files.verifying import verify_file
+from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
+from whamming.storage.items.write_batch import WriteBatch
+from whamming.storage.settings import IndexSettings
+from whamming.storage.storage_errors import AlreadyExistsError, FormatError, StorageError, StorageFullError
+from whamming.storage.store.faults import point
+from whamming.storage.store.journal import JournalState, SealedSegment
+from whamming.storage.store.protocol import Progress, VerifyReport
+from whamming.storage.store.snapshot import Snapshot
+
+log = logging.getLogger("whamming.storage")
+
+_PIN_COMMITS: Final = 256
+"""Commits after which segments are read under a newer transaction: pages that were freed since the oldest one in use,
+some 16 KiB with each commit, cannot be used again."""
+
+
+class LmdbJournal:
+    """See :class:`whamming.storage.Journal`."""
+
+    persistent = True
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        """Open the file in a directory; the caller sees to it that only one process opens it for writing."""
+        if not (path / "data.mdb").exists():
+            raise FormatError(f"{path} holds no index: data.mdb is missing")
+        self._path = path
+        self._writer: IO[bytes] | None = None
+        self._read_only = read_only
+        self._checked = not read_only
+        self._manifest: dict[str, Any] = {}
+        self._settings: IndexSettings | None = None
+        self._sequence = 0  # of the last write that the store knows of
+        self._generation = self._txnid = self._pinned = -1
+        with translated_errors(path):
+            if not read_only:
+                check_file(path)
+            self._environment = Environment.shared(path, self, read_only=read_only)
+            try:
+                if not read_only:
+                    self._writer = lock_data_file(path, shared=False)
+                    # Shows LMDB a commit whose writer died before it could announce it: readers see none yet.
+                    self._environment.env.begin(write=True).abort()
+                    self._environment.env.reader_check()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def settings(self) -> IndexSettings:
+        """What the index is; known once it is loaded."""
+        assert self._settings is not None
+        return self._settings
+
+    @property
+    def most_rows(self) -> int:
+        """Items whose largest array fits one value: the codes in fast buckets, or the blocks."""
+        settings = self.settings
+        tables = 32 if settings.tables != "none" else 1
+        width = max(settings.code_bytes * (tables if settings.buckets == "fast" else 1), 4 * tables)
+        return min(2**31, (LARGEST_VALUE - HEADER) // (width + 8))
+
+    @property
+    def position(self) -> int:
+        """The sequence of the last write."""
+        return self._sequence
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> JournalState:
+        """Read everything anew: segments, dead items, writes."""
+        self._generation = self._txnid = -1  # so that the next refresh tries again if this fails
+        with translated_errors(self._path):
+            reader = SegmentReader(self._environment)
+            if not self._checked:  # now that a transaction keeps a writer from reusing the pages that we look at
+                check_file(self._path)
+                self._checked = True
+            txn = reader.txn
+            manifest = read_manifest(txn)
+            settings = IndexSettings.from_json(manifest["settings"])
+            segments = [reader.sealed_segment(settings, number) for number in segment_numbers(manifest)]
+            batches = read_batches(txn, settings, manifest["sealed"] + 1)
+            check_keys(txn, manifest)
+            self._manifest, self._settings = manifest, settings
+            self._sequence = manifest["sealed"] + len(batches)
+            self._generation = manifest["generation"]
+            self._txnid = self._pinned = txn.id()
+            if not self._read_only:
+                with contextlib.suppress(StorageFullError):  # they do no harm, and the next segment overwrites them
+                    self._remove_orphans()
+        return JournalState(segments, batches)
+
+    def refresh(self) -> JournalState | Sequence[WriteBatch]:
+        """Return the writes since, or everything where the segments have changed."""
+        with translated_errors(self._path):
+            if self._environment.env.info()["last_txnid"] == self._txnid:
+                return ()
+            with self._environment.env.begin(buffers=True) as txn:
+                if read_manifest(txn)["generation"] == self._generation:
+                    batches = read_batches(txn, self.settings, self._sequence + 1)
+                    self._txnid = txn.id()
+                    self._sequence += len(batches)
+                    return batches
+        return self.load()
+
+    def reopen(self) -> Mapping[int, Segment]:
+        """Return all segments, mapped under a new transaction: after a seal or merge, or after _PIN_COMMITS commits."""
+        if self._pinned >= 0 and self._environment.env.info()["last_txnid"] - self._pinned < _PIN_COMMITS:
+            return {}
+        with translated_errors(self._path):
+            try:
+                reader = SegmentReader(self._environment)
+            except lmdb.ReadersFullError:
+                log.warning("%s: too many snapshots are in use; a new segment stays in memory meanwhile", self._path)
+                return {}
+            found = {number: reader.segment(self.settings, number) for number in segment_numbers(self._manifest)}
+            self._pinned = reader.txn.id()
+            return found
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def check(self, batch: WriteBatch) -> None:
+        """Refuse a batch whose record would be too large."""
+        if delta_bytes(batch) > LARGEST_VALUE:
+            raise InvalidArgumentError(
+                f"a batch of {len(batch)} changes takes {delta_bytes(batch)} bytes; at most {LARGEST_VALUE} are "
+                "written at once, so write it in several"
+            )
+
+    def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
+        """Commit a record per batch."""
+        point("before commit")
+        with translated_errors(self._path), self._environment.env.begin(write=True, buffers=True) as txn:
+            recovered = read_batches(txn, self.settings, self._sequence + 1)  # of a commit interrupted when done
+            last = self._sequence + len(recovered)
+            for number, batch in enumerate(batches, last + 1):
+                txn.put(delta_key(number), pack_delta(number, batch))
+            point("in commit")
+        point("after commit")
+        self._sequence = last + len(batches)
+        return recovered
+
+    def store(self, segment: Segment) -> int:
+        """Write a segment's arrays, one commit each, so that other writes come in between."""
+        number = int(self._manifest["next_segment"])
+        env = self._environment.env
+        env.reader_check()  # readers that died keep pages from being used again
+        try:
+            for name, data in segment.arrays.items():
+                if data.nbytes + HEADER > LARGEST_VALUE:
+                    raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
+                record = pack_array(number, name, data)
+                with translated_errors(self._path), env.begin(write=True) as txn:
+                    txn.put(array_key(number, name), record)
+                point(f"stored {name}")
+        except StorageError:
+            with contextlib.suppress(StorageError):  # writes need the room more
+                self._remove_orphans()
+            raise
+        return number
+
+    def check_segments(self, numbers: Sequence[int]) -> None:
+        """Compare the arrays of segments with their checksums."""
+        with translated_errors(self._path), self._environment.env.begin(buffers=True) as txn:
+            for number in numbers:
+                for name in SEGMENT_ARRAYS:
+                    check_array(txn.get(array_key(number, name)), number, name)
+
+    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+        """Commit the manifest, the bitmaps, and the removal of what is not needed any more."""
+        manifest = dict(self._manifest)
+        old, now = set(segment_numbers(manifest)), {segment.number for segment in segments}
+        manifest["generation"] += 1
+        manifest["next_segment"] = max((manifest["next_segment"], *(number + 1 for number in now)))
+        manifest["segments"] = [{"number": part.number, "items": part.segment.n} for part in segments]
+        if sealed is not None:
+            manifest["sealed"] = sealed
+        bitmaps = {part.number: pack_dead(part.number, part.dead) for part in segments if part.dead is not None}
+        with translated_errors(self._path), self._environment.env.begin(write=True) as txn:
+            txn.put(MANIFEST_KEY, pack_manifest(manifest))
+            for number, bitmap in bitmaps.items():
+                txn.put(dead_key(number), bitmap)
+            if sealed is not None:
+                for sequence, _ in list(delta_records(txn, 0, sealed)):
+                    txn.delete(delta_key(sequence))
+            for number in old - now:
+                remove_segment(txn, number)
+            point("in install")
+        point("after install")
+        self._manifest = manifest
+        self._generation = manifest["generation"]
+        self._pinned = -1
+
+    def _remove_orphans(self) -> None:
+        """Remove the arrays of a segment that was not installed, because of a crash or an error."""
+        number = self._manifest["next_segment"]
+        with translated_errors(self._path):
+            with self._environment.env.begin() as txn:
+                found = has_arrays(txn, [number])
+            if found:
+                with self._environment.env.begin(write=True) as txn:
+                    remove_segment(txn, number)
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the file, and those of its pages in use."""
+        with self._environment.using() as env:
+            stat = env.stat()
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
+        try:
+            size = (self._path / "data.mdb").stat().st_size
+        except FileNotFoundError:  # the index has been dropped; the file is still there for those who have it open
+            size = 0
+        return size, pages * stat["psize"]
+
+    def verify(self, progress: Progress | None) -> VerifyReport:
+        """Check the pages' structure and every record's checksum."""
+        with translated_errors(self._path), self._environment.using() as env, env.begin(buffers=True) as txn:
+            return verify_file(self._path, txn, self.settings, progress)
+
+    def backup(self, path: Path, snapshot: Snapshot) -> None:
+        """Copy the file as of now, without its free pages."""
+        with self._environment.using() as env:
+            make_directory(path)
+            with translated_errors(path):
+                env.copy(str(path), compact=True)
+                for written in (path / "data.mdb", path, path.parent):
+                    sync(written)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._writer is not None:
+            unlock(self._writer)
+            self._writer = None
+        self._environment.release(self)
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory of a new index."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise AlreadyExistsError(f"{path} exists; give a path that does not") from None
+    except OSError as error:
+        raise translated(error, path) from error

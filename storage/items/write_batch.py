@@ -1,0 +1,98 @@
+"""Changes that take effect together, and what a series of them comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whamming.native import InvalidArgumentError
+from whamming.native.costs import as_array, as_codes
+from whamming.native.display import counted
+from whamming.storage.items.payloads import Payloads, as_payloads
+from whamming.storage.items.rows import Rows, as_ids
+from whamming.storage.settings import IndexSettings
+
+
+@dataclass(frozen=True)
+class WriteBatch:
+    """Changes that take effect together: first the deletes, then the upserts. If an id repeats, the last item wins."""
+
+    deletes: NDArray[np.uint64]
+    upserts: Rows
+    """The ids may repeat."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: IndexSettings,
+        ids: ArrayLike = (),
+        codes: ArrayLike | None = None,
+        payloads: Sequence[bytes | None] | Payloads | None = None,
+        deletes: ArrayLike = (),
+        *,
+        vectors: NDArray[np.uint8] | None = None,
+    ) -> WriteBatch:
+        """Check a user's values, the whole batch or nothing, and bring the codes into the engine's bit order.
+
+        ``payloads``: a list of bytes, or a column of them, which is taken over without being copied if it is read-only.
+        ``vectors``: those that the codes were made from, packed, for an index that keeps them.
+        """
+        own = as_ids(ids)
+        packed = as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
+        if packed.size == 0 and len(own) == 0:
+            packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
+        packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
+        if len(packed) != len(own):
+            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; each item has one of both")
+        spare = settings.bits % 8
+        if spare:
+            packed[:, -1] &= (1 << spare) - 1
+        given = as_payloads(payloads, len(own))
+        if settings.vector_bytes and vectors is None:
+            if len(own):
+                raise InvalidArgumentError(
+                    f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); upsert the "
+                    "vectors, it makes the codes itself"
+                )
+            vectors = np.empty((0, settings.vector_bytes), dtype=np.uint8)
+        return cls(as_ids(deletes), Rows(own, packed, given, vectors))
+
+    def __repr__(self) -> str:
+        """Describe the batch in a line."""
+        return f"WriteBatch({counted(len(self.upserts), 'upsert')}, {counted(len(self.deletes), 'delete')})"
+
+    def __len__(self) -> int:
+        """Return the number of changes."""
+        return len(self.deletes) + len(self.upserts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its columns."""
+        return self.deletes.nbytes + self.upserts.nbytes
+
+
+def net_changes(batches: Sequence[WriteBatch]) -> tuple[NDArray[np.uint64], Rows]:
+    """Return what batches, one after the other, come to: all ids that they touch, and the items that remain.
+
+    Both are sorted by id. There is at least one batch.
+    """
+    ids = np.concatenate([column for batch in batches for column in (batch.deletes, batch.upserts.ids)])
+    rows = Rows.concatenate([batch.upserts for batch in batches]) if len(batches) > 1 else batches[0].upserts
+    if len(ids) == len(rows) and (ids[1:] > ids[:-1]).all():  # the usual load of new items: nothing repeats
+        return ids, rows
+    places: list[NDArray[np.int64]] = []  # row among all upserts, or -1: deleted
+    count = 0
+    for batch in batches:
+        places.append(np.full(len(batch.deletes), -1, dtype=np.int64))
+        places.append(np.arange(count, count + len(batch.upserts), dtype=np.int64))
+        count += len(batch.upserts)
+    place = np.concatenate(places)
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    last = np.ones(len(ordered), dtype=bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    final = place[order[last]]
+    return ordered[last], rows.take(final[final >= 0])

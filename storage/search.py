@@ -1,0 +1,89 @@
+"""A search under way, as users see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whamming.native import Budget, Hit, Stats
+from whamming.native.display import counted
+from whamming.storage.store.snapshot import Snapshot
+from whamming.storage.verbs import SearchVerbs, verb
+
+
+class Hits(Protocol):
+    """Where a search's hits come from."""
+
+    def __next__(self) -> Hit:
+        """Return the next hit."""
+
+    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the next ``n`` hits."""
+
+    @property
+    def lower_bound(self) -> float:
+        """No item that was not handed out is nearer than this."""
+
+    @property
+    def stats(self) -> Stats:
+        """What it has cost so far."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Search(SearchVerbs):
+    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
+
+    def __init__(self, snapshot: Snapshot, cursor: Hits) -> None:
+        """Start; prefer :meth:`StoredIndex.search`."""
+        self._snapshot = snapshot
+        self._cursor = cursor
+        self._closed = False
+
+    def __repr__(self) -> str:
+        """Describe the search in a line."""
+        state = "closed" if self._closed else f"lower bound {self.lower_bound:g}"
+        return f"Search(of {counted(len(self._snapshot), 'item')}, {state})"
+
+    @verb
+    def __enter__(self) -> Self:
+        return self
+
+    @verb
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @verb
+    def __iter__(self) -> Iterator[Hit]:
+        return self
+
+    @verb
+    def __next__(self) -> Hit:
+        return next(self._cursor)
+
+    @verb
+    def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        return self._cursor.next(n, budget=budget)
+
+    @verb
+    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        return self._cursor.next(len(self._snapshot))
+
+    @property
+    @verb
+    def lower_bound(self) -> float:
+        return self._cursor.lower_bound
+
+    @property
+    @verb
+    def stats(self) -> Stats:
+        return self._cursor.stats
+
+    @verb
+    def close(self) -> None:
+        self._closed = True
+        self._cursor.close()

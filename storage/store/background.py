@@ -1,0 +1,88 @@
+"""A task that runs in a thread of its own whenever it is asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from whamming.storage.storage_errors import ClosedError
+
+log = logging.getLogger("whamming.storage")
+
+RETRY_SECONDS = 1.0
+"""After an error, the task rests for so long."""
+
+
+class BackgroundTask:
+    """A task and its thread, which starts with the first request."""
+
+    def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
+        """``delay``: seconds from a request to the run that serves it, and all that come meanwhile.
+
+        ``retry``: run again after an error, without a request.
+        """
+        self._name = name
+        self._task = task
+        self._delay = delay
+        self._retry = retry
+        self._condition = threading.Condition()
+        self._wanted = self._stopped = False
+        self._runs = 0
+        self._thread: threading.Thread | None = None
+        self.waiting = 0
+        """Threads in :meth:`wait`."""
+
+    def request(self) -> None:
+        """Have the task run soon, once for all requests until then."""
+        with self._condition:
+            if self._wanted or self._stopped:
+                return
+            self._wanted = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+
+    def wait(self, timeout: float) -> None:
+        """Request a run and wait until one has ended, well or not."""
+        self.request()
+        with self._condition:
+            before = self._runs
+            self.waiting += 1
+            self._condition.wait_for(lambda: self._stopped or self._runs != before, timeout)
+            self.waiting -= 1
+
+    def stop(self) -> None:
+        """Have the thread end after the run that is under way."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while self._wait_for_request():
+            try:
+                self._task()
+            except ClosedError:
+                return
+            except Exception:
+                log.exception("%s: failed; the next write tries it again", self._name)
+                with self._condition:
+                    self._wanted |= self._retry
+                    self._condition.wait_for(lambda: self._stopped, RETRY_SECONDS)
+            with self._condition:
+                self._runs += 1
+                self._condition.notify_all()
+
+    def _wait_for_request(self) -> bool:
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped or self._wanted)
+            if self._delay:
+                self._condition.wait_for(lambda: self._stopped, self._delay)
+            self._wanted = False
+            return not self._stopped

@@ -1,0 +1,186 @@
+"""Searching while others write: what a steady load of upserts does to the latency of searches, and the other way round.
+
+An index of 500,000 real 64-bit codes, sealed. One thread upserts a batch of 5,000 rows every 10 ms, half of them new
+and half of them replaced; another one searches, k = 10, without a pause. Both are compared with searching alone.
+
+:func:`measure` takes any index with the verbs ``upsert`` and ``search``: one in this process, or one on a server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import datasets
+import whamming
+
+ITEMS = 500_000
+ROWS = 5_000
+EVERY = 0.010
+K = 10
+MOST_SEARCH_MS = 50.0
+MOST_WRITE_MS = 50.0
+MOST_RATIO = 3.0
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What was measured; all times in ms."""
+
+    idle_p50: float
+    idle_p99: float
+    search_p50: float
+    search_p99: float
+    search_max: float
+    write_p50: float
+    write_p99: float
+    write_max: float
+    searches: int
+    writes: int
+    rows_per_second: float
+
+    @property
+    def ratio(self) -> float:
+        """Search p99 under load, against idle."""
+        return self.search_p99 / self.idle_p99
+
+    def verdicts(self) -> list[tuple[str, str, str, bool]]:
+        """Return what was measured, its value, its target, and whether it was met."""
+        return [
+            (
+                "search p99, against idle",
+                f"{self.idle_p99:.2f} -> {self.search_p99:.2f} ms, {self.ratio:.1f} x",
+                f"at most {MOST_RATIO:.0f} x",
+                self.ratio <= MOST_RATIO,
+            ),
+            (
+                "slowest search",
+                f"{self.search_max:.1f} ms of {self.searches} searches, p50 {self.search_p50:.2f} ms",
+                f"at most {MOST_SEARCH_MS:.0f} ms",
+                self.search_max <= MOST_SEARCH_MS,
+            ),
+            (
+                "write p99",
+                f"{self.write_p99:.1f} ms of {self.writes} writes, p50 {self.write_p50:.1f}, max {self.write_max:.1f} "
+                f"ms, {self.rows_per_second:,.0f} rows/s",
+                f"at most {MOST_WRITE_MS:.0f} ms",
+                self.write_p99 <= MOST_WRITE_MS,
+            ),
+        ]
+
+
+def search_times(index: Any, tables: NDArray[np.float64], seconds: float, stop: threading.Event) -> list[float]:
+    """Search one query after the other, for so long or until told to stop; returns the seconds of each."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end and not stop.is_set():
+        index.search(table=tables[len(times) % len(tables)], k=K).next(K)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def write_times(index: Any, codes: NDArray[np.uint8], items: int, seconds: float, stop: threading.Event) -> list[float]:
+    """Upsert a batch every EVERY seconds, or at once where the last one took longer; returns the seconds of each."""
+    rng = np.random.default_rng(1)
+    times: list[float] = []
+    first = items
+    begin = due = time.perf_counter()
+    while due - begin < seconds and not stop.is_set():
+        replaced = rng.choice(first, ROWS // 2, replace=False).astype(np.uint64)
+        new = np.arange(first, first + ROWS - len(replaced), dtype=np.uint64)
+        first += len(new)
+        ids = np.concatenate([replaced, new])
+        batch = codes[rng.integers(0, len(codes), len(ids))]
+        time.sleep(max(0.0, due - time.perf_counter()))
+        start = time.perf_counter()
+        index.upsert(ids, batch)
+        done = time.perf_counter()
+        times.append(done - start)
+        due = max(due + EVERY, done)
+    return times
+
+
+def measure(
+    index: Any, codes: NDArray[np.uint8], tables: NDArray[np.float64], seconds: float, items: int = ITEMS
+) -> Mixed:
+    """Fill an empty index, then search it alone and beside a writer, for so many seconds each."""
+    for first in range(0, items, 50_000):
+        index.upsert(np.arange(first, min(first + 50_000, items), dtype=np.uint64), codes[first : first + 50_000])
+    index.seal()
+    never = threading.Event()
+    search_times(index, tables, seconds / 4, never)
+    idle = search_times(index, tables, seconds, never)
+    writes: list[float] = []
+    over = threading.Event()
+
+    def write() -> None:
+        try:
+            writes.extend(write_times(index, codes, items, seconds, never))
+        finally:
+            over.set()
+
+    start = time.perf_counter()
+    writer = threading.Thread(target=write)
+    writer.start()
+    searches = search_times(index, tables, 1e9, over)
+    writer.join()
+    lasted = time.perf_counter() - start
+    ms = {name: np.array(times) * 1e3 for name, times in (("idle", idle), ("search", searches), ("write", writes))}
+    return Mixed(
+        idle_p50=float(np.percentile(ms["idle"], 50)),
+        idle_p99=float(np.percentile(ms["idle"], 99)),
+        search_p50=float(np.percentile(ms["search"], 50)),
+        search_p99=float(np.percentile(ms["search"], 99)),
+        search_max=float(ms["search"].max()),
+        write_p50=float(np.percentile(ms["write"], 50)),
+        write_p99=float(np.percentile(ms["write"], 99)),
+        write_max=float(ms["write"].max()),
+        searches=len(searches),
+        writes=len(writes),
+        rows_per_second=len(writes) * ROWS / lasted,
+    )
+
+
+def table(found: Mixed) -> str:
+    """Lay the verdicts out as a Markdown table."""
+    lines = ["| what | measured | target | met |", "|---|---|---|---|"]
+    lines += [
+        f"| {what} | {value} | {target} | {'yes' if met else 'NO'} |" for what, value, target, met in found.verdicts()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure an index in this process and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="5 seconds rather than 20")
+    parser.add_argument("--seconds", type=float, help="of searching alone, and of both")
+    parser.add_argument("--directory", type=Path, help="where to keep the files meanwhile (default: build/bench)")
+    arguments = parser.parse_args()
+    out = datasets.ROOT / "build" / "bench"
+    out.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="mixed-", dir=arguments.directory or out))
+    try:
+        data = datasets.load("sift-itq64")
+        with whamming.open(directory / "db") as database:
+            index = database.create_index("codes", data.bits)
+            seconds = arguments.seconds or (5.0 if arguments.quick else 20.0)
+            found = measure(index, data.codes, data.costs[:200], seconds)
+        print(table(found))
+        return 0 if all(met for *_, met in found.verdicts()) else 1
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+/* Single pieces of the engine: rounding costs, and what a planner learns. */
+#include "search/planner.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static size_t passed, failed;
+
+#define CHECK(condition) check(!!(condition), #condition, __LINE__)
+
+static void check(int holds, const char *condition, int line) {
+    if (holds) passed++;
+    else failed++;
+    if (!holds) fprintf(stderr, "%s:%d: %s\n", __FILE__, line, condition);
+}
+
+/* Costs are refused, and read from floats and doubles at any alignment. */
+static void test_costs(void) {
+    double table[4] = {0, 1, NAN, 0};
+    uint8_t optimum[1], expected_optimum[1], code = 1, bytes[sizeof(float) * 4 + 1];
+    uint64_t delta[2], expected_delta[2];
+    int64_t floor_units, expected_floor;
+    int32_t exponent, expected_exponent;
+    size_t query = 9;
+#define ROUND(type, bits) wh_costs_round_tables(table, type, bits, 1, optimum, delta, &floor_units, &exponent, &query)
+    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE && query == 0);
+    table[2] = -INFINITY;
+    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE);
+    CHECK(ROUND(WH_DOUBLE, 0) == WH_ARGUMENT);
+    CHECK(ROUND(WH_DOUBLE, WH_MAX_BITS + 1) == WH_ARGUMENT);
+    CHECK(ROUND(WH_FLOAT + 1, 2) == WH_ARGUMENT);
+    table[2] = 1.7e308;
+    table[0] = 1.7e308;
+    CHECK(ROUND(WH_DOUBLE, 2) == WH_OVERFLOW);
+    /* Code 01 with weights .75 (bit 0) and -2: agreeing with bit 0 and differing from bit 1 is cheapest. */
+    double weights[2] = {0.75, -2}, same[4] = {0.75, 0, 0, -2};
+    float narrow[4] = {0.75f, 0, 0, -2};
+    memcpy(table, same, sizeof table);
+    CHECK(ROUND(WH_DOUBLE, 2) == WH_OK && optimum[0] == 3 && floor_units < 0);
+    memcpy(bytes + 1, narrow, sizeof narrow);
+    CHECK(wh_costs_round_tables(bytes + 1, WH_FLOAT, 2, 1, expected_optimum, expected_delta, &expected_floor,
+                                &expected_exponent, &query) == WH_OK);
+    CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
+    CHECK(floor_units == expected_floor && exponent == expected_exponent);
+    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, expected_optimum, expected_delta,
+                                 &expected_floor, &expected_exponent, &query) == WH_OK);
+    CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
+    CHECK(floor_units == expected_floor && exponent == expected_exponent);
+    weights[1] = NAN;
+    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, optimum, delta, &floor_units, &exponent,
+                                 &query) == WH_NOT_FINITE);
+#undef ROUND
+}
+
+/* Searches that take longer than was guessed raise the price, step by step; short ones teach nothing. */
+static void test_planes(struct wh_planner *planner) {
+    for (int batch = 0; batch < 2; batch++) {
+        double guess = planner_planes_nanoseconds(NULL, batch, 1e6), last = guess;
+        CHECK(guess > 0 && planner_planes_nanoseconds(planner, batch, 1e6) == guess);
+        planner_learn_planes(planner, batch, 100, 1000000000);
+        CHECK(planner_planes_nanoseconds(planner, batch, 1e6) == guess);
+        for (int i = 0; i < 100; i++) {
+            planner_learn_planes(planner, batch, 1000000, (uint64_t)(3 * guess));
+            CHECK(planner_planes_nanoseconds(planner, batch, 1e6) >= last);
+            last = planner_planes_nanoseconds(planner, batch, 1e6);
+        }
+        CHECK(fabs(last / guess - 3) < 0.01);
+        planner_learn_planes(planner, batch, 1000000, (uint64_t)(1000 * guess)); /* the processor was away */
+        CHECK(planner_planes_nanoseconds(planner, batch, 1e6) < 2 * last);
+        planner_learn_planes(NULL, batch, 1000000, 1);
+        CHECK(planner_planes_nanoseconds(NULL, batch, 1e6) == guess);
+    }
+}
+
+/* Near and far buckets are priced apart. */
+static void test_buckets(struct wh_planner *planner) {
+    double guess = planner_buckets_nanoseconds(NULL, 0, 1000);
+    CHECK(guess > 0 && planner_buckets_nanoseconds(planner, 0, 1000) == guess);
+    CHECK(planner_buckets_nanoseconds(planner, 1000, 1000) == 0);
+    for (int i = 0; i < 100; i++) planner_learn_buckets(planner, 1000, 2000, 20 * 1000); /* far ones: 20 ns each */
+    double near = planner_buckets_nanoseconds(planner, 0, 10), far = planner_buckets_nanoseconds(planner, 1100, 1110);
+    CHECK(near == planner_buckets_nanoseconds(NULL, 0, 10));
+    CHECK(far > 150 && far < 500);
+    planner_learn_buckets(planner, 1500, 1500, 1000000000);
+    CHECK(planner_buckets_nanoseconds(planner, 1100, 1110) == far);
+    planner_learn_buckets(NULL, 1000, 2000, 1);
+    CHECK(planner_buckets_nanoseconds(NULL, 0, 1000) == guess);
+}
+
+static void test_margin(struct wh_planner *planner) {
+    double guess = planner_margin(NULL);
+    planner_learn_margin(planner, 1000000, -1);
+    planner_learn_margin(planner, 100, 9);
+    CHECK(planner_margin(planner) == guess);
+    for (int i = 0; i < 100; i++) planner_learn_margin(planner, 1000000, guess + 1);
+    CHECK(fabs(planner_margin(planner) - guess - 1) < 0.01);
+    planner_learn_margin(NULL, 1000000, 0);
+    CHECK(planner_margin(NULL) == guess);
+}
+
+static void test_planner(void) {
+    struct wh_planner *planner = NULL;
+    CHECK(wh_planner_create(&planner) == WH_OK);
+    if (!planner) return;
+    int trials = 0;
+    for (int i = 0; i < 320; i++) trials += planner_starts_trial(planner);
+    CHECK(trials == 10 && !planner_starts_trial(NULL));
+    CHECK(planner_kernels(planner) == kernels_for(wh_simd_level()) &&
+          planner_kernels(NULL) == planner_kernels(planner));
+    CHECK(wh_planner_use_simd(planner, WH_PORTABLE) == WH_OK);
+    CHECK(planner_kernels(planner) == kernels_for(WH_PORTABLE));
+    test_planes(planner);
+    test_buckets(planner);
+    test_margin(planner);
+    wh_planner_free(planner);
+}
+
+int main(void) {
+    test_costs();
+    test_planner();
+    printf("units: %zu passed, %zu failed\n", passed, failed);
+    return failed != 0;
+}

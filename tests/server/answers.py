@@ -1,0 +1,109 @@
+"""Answers of Search taken apart: from the columns of a message to chunks and ends, each checked against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.server.columns import read_ids, read_payloads
+from whamming.v1 import search_pb2
+
+COMPLETE = search_pb2.END_REASON_COMPLETE
+EXHAUSTED = search_pb2.END_REASON_EXHAUSTED
+BUDGET = search_pb2.END_REASON_BUDGET
+CANCELLED = search_pb2.END_REASON_CANCELLED
+SNAPSHOT_EXPIRED = search_pb2.END_REASON_SNAPSHOT_EXPIRED
+SHUTDOWN = search_pb2.END_REASON_SHUTDOWN
+FAILED = search_pb2.END_REASON_FAILED
+
+Place = tuple[float, int]
+"""A hit's distance and id: where a query can go on."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a query ended."""
+
+    reason: int
+    exact: bool
+    statistics: dict[str, Any]
+    error: search_pb2.QueryError | None = None
+    resume: Place | None = None
+    guess: Sequence[Place] = ()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Hits of one query, and its end if they are the last."""
+
+    query_id: int
+    ids: Sequence[int]
+    distances: Sequence[float]
+    payloads: Sequence[bytes] | None
+    """None: the message has none."""
+    lower_bound: float
+    end: End | None = None
+
+
+def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
+    """Take a message apart. Its columns have as many rows as each other."""
+    counts = list(response.counts)
+    assert len(response.query_ids) == len(response.lower_bounds) == len(counts), "columns of chunks differ in length"
+    ids, distances = read_ids(response.ids), floats_of(response.distances)
+    assert len(ids) == len(distances) == sum(counts), "columns of hits differ in length"
+    payloads = None
+    if response.HasField("payloads"):
+        payloads = read_payloads(response.payloads)
+        assert len(payloads) == len(ids), "one payload per hit"
+    ends = ends_of(response.ends)
+    last = {query_id: chunk for chunk, query_id in enumerate(response.query_ids)}
+    assert ends.keys() <= last.keys(), "an end without a chunk"
+    chunks, first = [], 0
+    for number, (query_id, count, bound) in enumerate(
+        zip(response.query_ids, counts, response.lower_bounds, strict=True)
+    ):
+        rows = slice(first, first + count)
+        first = rows.stop
+        end = ends.get(query_id) if last[query_id] == number else None
+        mine = None if payloads is None else payloads[rows]
+        chunks.append(Chunk(query_id, ids[rows], distances[rows], mine, bound, end))
+    return chunks
+
+
+def ends_of(ends: search_pb2.QueryEnds) -> dict[int, End]:
+    """Take the ends of a message apart, by query."""
+    count = len(ends.query_ids)
+    assert len(set(ends.query_ids)) == count, "a query ended twice"
+    assert len(ends.reasons) == len(ends.exact) == count, "columns of ends differ in length"
+    statistics = statistics_of(ends.statistics, count)
+    errors = {error.query_id: error for error in ends.errors}
+    resumes = {resume.query_id: (resume.token.distance, resume.token.id) for resume in ends.resumes}
+    guesses = {guess.query_id: guess_of(guess) for guess in ends.guesses}
+    for given, parts in ((ends.errors, errors), (ends.resumes, resumes), (ends.guesses, guesses)):
+        assert len(parts) == len(given), "two for one query"
+        assert parts.keys() <= set(ends.query_ids), "of a query that has not ended"
+    return {
+        query_id: End(reason, exact, spent, errors.get(query_id), resumes.get(query_id), guesses.get(query_id, ()))
+        for query_id, reason, exact, spent in zip(ends.query_ids, ends.reasons, ends.exact, statistics, strict=True)
+    }
+
+
+def statistics_of(columns: search_pb2.StatisticsColumns, count: int) -> list[dict[str, Any]]:
+    """Read what some queries have cost."""
+    values = {field.name: getattr(columns, field.name) for field in columns.DESCRIPTOR.fields}
+    assert {len(column) for column in values.values()} == {count}, "columns of statistics differ in length"
+    return [{name: column[row] for name, column in values.items()} for row in range(count)]
+
+
+def guess_of(guess: search_pb2.QueryGuess) -> list[Place]:
+    """Read unproven hits."""
+    return list(zip(floats_of(guess.distances), read_ids(guess.ids), strict=True))
+
+
+def floats_of(data: bytes) -> list[float]:
+    """Read distances."""
+    numbers: list[float] = np.frombuffer(data, dtype="<f8").tolist()
+    return numbers

@@ -1,0 +1,50 @@
+"""Columns as any client packs and reads them: numbers end to end, little-endian. Nothing here is ``whamming.wire``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from whamming.v1 import types_pb2
+
+ELEMENT_TYPES = {
+    "<f4": types_pb2.ELEMENT_TYPE_FLOAT32,
+    "<f2": types_pb2.ELEMENT_TYPE_FLOAT16,
+    "|i1": types_pb2.ELEMENT_TYPE_INT8,
+    "<f8": types_pb2.ELEMENT_TYPE_FLOAT64,
+    "|u1": types_pb2.ELEMENT_TYPE_UINT8,
+}
+"""By the names that numpy has for them."""
+
+
+def pack_ids(ids: Iterable[int]) -> types_pb2.IdColumn:
+    """Pack ids."""
+    return types_pb2.IdColumn(uint64=np.fromiter(ids, dtype="<u8").tobytes())
+
+
+def read_ids(column: types_pb2.IdColumn) -> list[int]:
+    """Read ids."""
+    ids: list[int] = np.frombuffer(column.uint64, dtype="<u8").tolist()
+    return ids
+
+
+def pack_matrix(rows: ArrayLike, dtype: str | None = None) -> types_pb2.Matrix:
+    """Pack rows of numbers ``[n, columns]``, by default in their own type."""
+    data: Any = np.asarray(rows, dtype=dtype)
+    return types_pb2.Matrix(type=ELEMENT_TYPES[data.dtype.str], columns=data.shape[1], data=data.tobytes())
+
+
+def pack_payloads(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
+    """Pack payloads."""
+    lengths = np.array([len(payload) for payload in payloads], dtype="<u4")
+    return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=b"".join(payloads))
+
+
+def read_payloads(column: types_pb2.PayloadColumn) -> list[bytes]:
+    """Read payloads, all of whose bytes belong to one."""
+    ends = np.cumsum(np.frombuffer(column.lengths, dtype="<u4"), dtype=np.int64).tolist()
+    assert len(column.data) == (ends[-1] if ends else 0), "payloads of another length"
+    return [column.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,0 +1,83 @@
+"""Queries in every form of costs, each with what they stand for, and batches of them as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tests.native.examples import WeightKind, make_table
+from tests.native.oracle import Codes, Floats
+from tests.server.answers import Place
+from tests.server.columns import pack_ids, pack_matrix
+from whamming.storage import IndexSettings
+from whamming.v1 import search_pb2
+
+Form = Literal["code", "weights", "table"]
+FORMS: tuple[Form, ...] = ("code", "weights", "table")
+
+Options = search_pb2.QueryOptions
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query. Use ``dataclasses.replace`` for one that differs in its id, or in where it starts."""
+
+    id: int = 0
+    code: bytes = b""
+    weights: Floats | None = None
+    table: Floats | None = None
+    after: Place | None = None
+    costs: Floats | None = None
+    """``[bits, 2]``: what it stands for, for the oracle. Is not sent."""
+
+
+def ask_about(
+    form: Form, kind: WeightKind, near: Codes, settings: IndexSettings, rng: np.random.Generator, query_id: int = 0
+) -> Question:
+    """A query around a code ``[bytes]``, lowest bit first."""
+    bits = settings.bits
+    code = settings.from_engine(near).tobytes()
+    if form == "table":
+        table = make_table(kind, near, bits, rng)
+        return Question(query_id, table=table, costs=table)
+    if form == "code":
+        return Question(query_id, code, costs=np.sign(make_table("equal", near, bits, rng)))
+    if kind == "both":  # no weights give such costs
+        kind = "negative"
+    table = make_table(kind, near, bits, rng)
+    return Question(query_id, code, table.sum(axis=1), costs=table)  # one of the two costs is zero
+
+
+def batch_of(index: str, questions: Sequence[Question], options: Options | None = None) -> search_pb2.QueryBatch:
+    """Queries of one form as columns."""
+    batch = search_pb2.QueryBatch(index=index, query_ids=[question.id for question in questions], options=options)
+    batch.codes = b"".join(question.code for question in questions)
+    weights = [question.weights for question in questions if question.weights is not None]
+    tables = [question.table.ravel() for question in questions if question.table is not None]
+    forms = {(bool(q.code), q.weights is not None, q.table is not None) for q in questions}
+    assert len(forms) <= 1, "queries of a batch are of one form; send several batches"
+    if weights:
+        batch.weights.CopyFrom(pack_matrix(weights, "<f8"))
+    if tables:
+        batch.tables.CopyFrom(pack_matrix(tables, "<f8"))
+    if any(question.after is not None for question in questions):
+        places = [question.after or (-math.inf, 0) for question in questions]
+        batch.after_distances.extend(distance for distance, _ in places)
+        batch.after_ids.CopyFrom(pack_ids(id_ for _, id_ in places))
+    return batch
+
+
+def once_of(index: str, question: Question, options: Options) -> search_pb2.SearchOnceRequest:
+    """A query as a request of SearchOnce."""
+    request = search_pb2.SearchOnceRequest(index=index, code=question.code, options=options)
+    if question.weights is not None:
+        request.weights.extend(question.weights.tolist())
+    if question.table is not None:
+        request.table.extend(question.table.ravel().tolist())
+    if question.after is not None:
+        request.after.distance, request.after.id = question.after
+    return request
