@@ -30,6 +30,20 @@ def handler(service: ServiceDescriptor, implementation: object, admit: Callable[
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
+class _Messages(AsyncIterator[Message]):
+    """The messages of a stream. Unlike gRPC's iterator, it does not keep the last one alive after the call."""
+
+    def __init__(self, context: Context, read: Callable[[bytes], Message]) -> None:
+        self._context = context
+        self._read = read
+
+    async def __anext__(self) -> Message:
+        data = await self._context.read()
+        if data is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return self._read(data)
+
+
 def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any]) -> grpc.RpcMethodHandler:
     kind = message_factory.GetMessageClass(method.input_type)
 
@@ -43,28 +57,30 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
 
     async def answer(data: bytes, context: Context) -> bytes:
         async with reporting(context):
-            with admit():
-                response: Message = await call(read(data), context)
-                return response.SerializeToString()
+            try:
+                with admit():
+                    response: Message = await call(read(data), context)
+                    return response.SerializeToString()
+            finally:
+                data = b""  # gRPC may keep this frame; see reporting
         raise AssertionError("unreachable: reporting has ended the call")
 
     async def stream(data: bytes, context: Context) -> None:
         async with reporting(context):
-            with admit():
-                async for response in call(read(data), context):
-                    await context.write(response.SerializeToString())
+            try:
+                with admit():
+                    async for response in call(read(data), context):
+                        await context.write(response.SerializeToString())
+            finally:
+                data = b""
 
     async def converse(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def messages() -> AsyncIterator[Message]:
-            async for data in requests:
-                yield read(data)
-
         async def write(response: Message) -> None:
             await context.write(response.SerializeToString())
 
         async with reporting(context):
             with admit():
-                await call(messages(), write)
+                await call(_Messages(context, read), write)
 
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)
