@@ -10,7 +10,7 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check verbs bench bench-storage bench-service bench-peer torture fuzz-service paper quality soak format clean dist
+.PHONY: help demo serve test check verbs bench bench-storage bench-before bench-service bench-peer torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -52,6 +52,9 @@ bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss,
 
 bench-storage: $(BUILD)/benched-with ## search from LMDB and RAM, ingest, group commit, rewriting, more than memory
 	$(BIN)/python tests/bench/storage.py
+
+bench-before: $(BUILD)/benched-with ## this server against an earlier checkout's, in turns: make bench-before BEFORE=DIR
+	$(BIN)/python tests/bench/service_compare.py $(BEFORE)
 
 bench-service: $(BUILD)/benched-with ## search over the wire: latency, batches, fairness, streaming, cancelling, ingest
 	$(BIN)/python tests/bench/service.py

@@ -7,6 +7,8 @@ import operator
 import os
 from typing import Final, Literal, get_args
 
+import numpy as np
+
 from whamming.native.errors import InvalidArgumentError
 
 Plan = Literal["auto", "probe", "sweep"]
@@ -24,6 +26,13 @@ def as_whole(name: str, value: int) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidArgumentError(f"{name} = {value!r}; it must be a whole number") from None
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Return a flag, of numpy's kind too."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgumentError(f"{name} = {value!r}; it must be True or False")
+    return bool(value)
 
 
 def is_number(value: float) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from whamming.native._engine import ffi, lib
 from whamming.native.arguments import UNLIMITED, Plan, check_count
 from whamming.native.budget import Budget, raw_budget
+from whamming.native.display import shortened, table
 from whamming.native.errors import InvalidArgumentError, check
 from whamming.native.searches import describe_searches
 from whamming.native.stats import BatchStats, Stats
@@ -35,6 +36,16 @@ class Hit(NamedTuple):
     distance: float
     payload: bytes = b""
     """What is kept with the item, where it was asked for."""
+
+    def __repr__(self) -> str:
+        """Describe the hit in a line; a long payload is cut."""
+        kept = f", payload={shortened(self.payload)}" if self.payload else ""
+        return f"Hit(id={self.id}, distance={self.distance}{kept})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        kept = [shortened(self.payload)] if self.payload else []
+        return table(("id", "distance", "payload")[: 2 + len(kept)], [[str(self.id), self.distance, *kept]])
 
 
 class Cursor:

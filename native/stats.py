@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whamming.native._engine import ffi
 from whamming.native.arguments import PLAN_NAMES, Plan
+from whamming.native.display import counted, table
 
 _RAW_STATS: Final = ffi.typeof("struct wh_stats[]")
 
@@ -35,6 +36,10 @@ class Stats(NamedTuple):
     """Planes of those blocks read, 64 bytes each."""
     seconds: float
     """Time inside the engine."""
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        return table(("statistic", "value"), self._asdict().items())
 
 
 def _dtype(struct: str) -> np.dtype[np.void]:
@@ -74,6 +79,10 @@ class BatchStats(Sequence[Stats]):
     def __len__(self) -> int:
         """Return the number of queries."""
         return len(self.raw)
+
+    def __repr__(self) -> str:
+        """Describe the statistics in a line."""
+        return f"BatchStats({counted(len(self), 'query', 'queries')})"
 
     @overload
     def __getitem__(self, query: int) -> Stats: ...

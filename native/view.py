@@ -14,6 +14,7 @@ from whamming.native.arguments import Plan, check_k, check_plan, check_threads, 
 from whamming.native.budget import Budget
 from whamming.native.costs import Costs
 from whamming.native.cursor import Cursor, Payloads
+from whamming.native.display import MAX_ROWS, counted, table
 from whamming.native.errors import InvalidArgumentError, check
 from whamming.native.searches import describe_searches
 from whamming.native.stats import BatchStats, Stats
@@ -27,6 +28,8 @@ NO_ID: Final = 2**64 - 1
 """What rows of ids are padded with."""
 MOST_PADDED: Final = 1 << 28
 """Numbers in the arrays of an answer that is padded because k exceeds the number of items."""
+_SHOWN_HITS: Final = 5
+"""Hits of each query that a notebook shows."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,29 @@ class Answer:
         """Unpack to ``ids, distances``."""
         yield self.ids
         yield self.distances
+
+    def __repr__(self) -> str:
+        """Describe the answer in a line."""
+        exact = int(self.exact.sum())
+        if self.ids.ndim == 1:
+            return f"Answer({counted(len(self.ids), 'hit')}{', exact' if exact else ''})"
+        queries = counted(len(self.ids), "query", "queries")
+        return f"Answer({queries}, {counted(int(self.counts.sum()), 'hit')}, {exact:,} exact)"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the hits of one query, or the first hits of each."""
+        if self.ids.ndim == 1:
+            hits = zip(self.ids[:MAX_ROWS].tolist(), self.distances[:MAX_ROWS].tolist(), strict=True)
+            rows: list[list[object]] = [[str(id_), distance] for id_, distance in hits]
+            return table(("id", "distance"), rows, repr(self))
+        shown = min(self.ids.shape[1], _SHOWN_HITS)
+        rows = []
+        for query, count in enumerate(self.counts[:MAX_ROWS].tolist()):
+            ids, distances = self.ids[query, :shown].tolist(), self.distances[query, :shown].tolist()
+            hits = zip(ids, distances, strict=True)
+            cells = [f"{id_} ({distance:g})" for id_, distance in hits][:count]
+            rows.append([query, *cells, *[""] * (shown - len(cells))])
+        return table(("query", *(f"hit {place}" for place in range(1, shown + 1))), rows, repr(self))
 
 
 @dataclass(frozen=True)
@@ -126,6 +152,10 @@ class View:
     def __len__(self) -> int:
         """Return the number of items."""
         return self.n
+
+    def __repr__(self) -> str:
+        """Describe the view in a line."""
+        return f"View({counted(self.n, 'item')}, {self.bits} bits, {counted(len(self.parts), 'part')})"
 
     def search(
         self,

@@ -26,7 +26,7 @@ _KINDS: Final = {int: "a whole number", float: "a number", str: "a text in quote
 class OptionError(InvalidArgumentError):
     """An option has a value that it cannot have."""
 
-    def __init__(self, option: str, value: object, rule: str, given: str = "") -> None:
+    def __init__(self, option: str, value: object = None, rule: str = "", given: str = "") -> None:
         """Say what it must be; ``given``: the option and its value as the user wrote them."""
         super().__init__(f"{given or f'{option} = {value}'}; {rule}")
         self.option = option

@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno
 import socket
 
-from whamming.native import WhammingError
+from whamming.storage import StorageError
 
 
-class ListenError(WhammingError):
+class ListenError(StorageError):
     """The address to serve cannot be listened on."""
 
 

@@ -76,7 +76,7 @@ class Database(DatabaseVerbs):
 
     def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
         """Open one; prefer :func:`whamming.open`."""
-        self.path = path
+        self.path = None if path is None else path.absolute()  # the working directory may change
         self.read_only = read_only
         self._store = store
         self._backend = backend(store)
@@ -200,6 +200,7 @@ class Database(DatabaseVerbs):
 
     @verb
     def drop_index(self, name: str) -> None:
+        check_name(name)
         with self._lock:
             self._check_writable()
             if name not in self.list_indexes():

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Budget, Hit, Stats
+from whamming.native.display import counted
 from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.verbs import SearchVerbs, verb
 
@@ -41,6 +42,12 @@ class Search(SearchVerbs):
         """Start; prefer :meth:`StoredIndex.search`."""
         self._snapshot = snapshot
         self._cursor = cursor
+        self._closed = False
+
+    def __repr__(self) -> str:
+        """Describe the search in a line."""
+        state = "closed" if self._closed else f"lower bound {self.lower_bound:g}"
+        return f"Search(of {counted(len(self._snapshot), 'item')}, {state})"
 
     @verb
     def __enter__(self) -> Self:
@@ -78,4 +85,5 @@ class Search(SearchVerbs):
 
     @verb
     def close(self) -> None:
+        self._closed = True
         self._cursor.close()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
+from whamming.native.arguments import check_flag
 from whamming.native.costs import as_array, as_codes
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
@@ -79,7 +80,7 @@ class StoredIndex(IndexVerbs):
 
     def __repr__(self) -> str:
         """Describe the index in a line."""
-        return f"StoredIndex({self.name!r}, {self.settings.bits} bits)"
+        return f"StoredIndex({self.name!r}, {self.settings.bits} bits{', closed' if self.closed else ''})"
 
     @verb
     def upsert(
@@ -165,7 +166,7 @@ class StoredIndex(IndexVerbs):
         if not made.single:
             raise InvalidArgumentError(f"search takes one query, these are {len(made)}; use search_batch")
         snapshot = self.snapshot()
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=after, payloads=fetch))
 
     @verb
@@ -231,7 +232,7 @@ class StoredIndex(IndexVerbs):
             raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
         query, snapshot = queries[0], self.snapshot()
         wanted = len(snapshot) if k is None else check_k(k)
-        fetch = snapshot.payloads if payloads else None
+        fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         bound = None
         if factor is None:
             bound = Bound(encoder, query)

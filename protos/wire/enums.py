@@ -29,7 +29,7 @@ class Words(Generic[Word]):
         """Return the number of a word, 0 for None. ``argument`` is what the user calls it."""
         if word is None:
             return 0
-        if word not in self._numbers:
+        if not isinstance(word, str) or word not in self._numbers:
             raise InvalidArgumentError(f"{argument} = {word!r}; choose one of {', '.join(self.words)}")
         return self._numbers[word]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from whamming.native import Stats
+from whamming.native.display import counted
 from whamming.v1 import search_pb2
 from whamming.wire.enums import PLANS
 
@@ -55,6 +56,10 @@ class RemoteStats(Sequence[Stats]):
     def __init__(self, places: Sequence[tuple[search_pb2.StatisticsColumns, int] | None]) -> None:
         """Say per query in which columns and which row its statistics are; None: it has none."""
         self._places = places
+
+    def __repr__(self) -> str:
+        """Describe the statistics in a line."""
+        return f"RemoteStats({counted(len(self), 'query', 'queries')})"
 
     def __len__(self) -> int:
         """Return the number of queries."""

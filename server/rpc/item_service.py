@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import numpy as np
 
-from whamming.server.rpc.methods import Context
+from whamming.server.rpc.methods import Context, Receive, Send
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
 from whamming.storage import Rows, StoredIndex
@@ -37,17 +37,15 @@ class ItemService:
         self._storage = storage
 
     async def Upsert(  # noqa: N802 - the name in the proto
-        self,
-        requests: AsyncIterator[item_pb2.UpsertRequest],
-        write: Callable[[item_pb2.UpsertResponse], Awaitable[None]],
+        self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse]
     ) -> None:
         """Write batches one after the other. The next one is received while one is written."""
         index: StoredIndex | None = None
-        async for request in requests:
+        while (request := await receive()) is not None:
             if index is None or (request.index and request.index != index.name):
                 index = await self._storage.index(request.index)
             count = await self._storage.run(_upsert, index, request)
-            await write(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
+            await send(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
 
     async def Delete(  # noqa: N802
         self, request: item_pb2.DeleteRequest, context: Context

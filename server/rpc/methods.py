@@ -6,8 +6,8 @@ read here rather than by gRPC, so that bytes that are not a message get a status
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf import message_factory
@@ -20,6 +20,12 @@ from whamming.wire.fields import FieldError
 Context: TypeAlias = Any
 """A ``grpc.aio.ServicerContext``; gRPC has no types of its own."""
 
+M = TypeVar("M")
+Receive = Callable[[], Awaitable[M | None]]
+"""Returns the next message of a stream; None: the client has no more."""
+Send = Callable[[M], Awaitable[None]]
+"""Sends a message on a stream."""
+
 
 def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
     """Return the handler of a service, given an object that has its methods by the same names.
@@ -28,20 +34,6 @@ def handler(service: ServiceDescriptor, implementation: object, admit: Callable[
     """
     methods = {method.name: _method(method, getattr(implementation, method.name), admit) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)
-
-
-class _Messages(AsyncIterator[Message]):
-    """The messages of a stream. Unlike gRPC's iterator, it does not keep the last one alive after the call."""
-
-    def __init__(self, context: Context, read: Callable[[bytes], Message]) -> None:
-        self._context = context
-        self._read = read
-
-    async def __anext__(self) -> Message:
-        data = await self._context.read()
-        if data is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return self._read(data)
 
 
 def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any]) -> grpc.RpcMethodHandler:
@@ -74,13 +66,17 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
             finally:
                 data = b""
 
-    async def converse(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def write(response: Message) -> None:
+    async def converse(unused: object, context: Context) -> None:
+        async def receive() -> Message | None:
+            data = await context.read()
+            return None if data is grpc.aio.EOF else read(data)
+
+        async def send(response: Message) -> None:
             await context.write(response.SerializeToString())
 
         async with reporting(context):
             with admit():
-                await call(_Messages(context, read), write)
+                await call(receive, send)
 
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)

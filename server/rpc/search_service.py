@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from whamming.server.config import Config
-from whamming.server.rpc.methods import Context
+from whamming.server.rpc.methods import Context, Receive, Send
 from whamming.server.search import results
 from whamming.server.search.call import SearchCall
 from whamming.server.search.once import search_once
+from whamming.server.search.options import OptionsReader
 from whamming.server.search.searcher import Searcher
 from whamming.v1 import search_pb2
 
@@ -24,17 +24,16 @@ class SearchService:
         """Search with a searcher."""
         self._searcher = searcher
         self._config = config
+        self._options_of = OptionsReader(config.max_k)
         self._calls: set[SearchCall] = set()
 
     async def Search(  # noqa: N802 - the name in the proto
-        self,
-        requests: AsyncIterator[search_pb2.SearchRequest],
-        write: Callable[[search_pb2.SearchResponse], Awaitable[None]],
+        self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse]
     ) -> None:
         """Serve a stream of queries."""
         call = self._call()
         try:
-            await call.run(requests, write)
+            await call.run(receive, send)
         finally:
             self._calls.discard(call)
 
@@ -52,7 +51,7 @@ class SearchService:
         config = self._config
         call = SearchCall(
             self._searcher,
-            max_k=config.max_k,
+            self._options_of,
             max_queries=config.max_batch,
             buffer_bytes=config.buffer_kb << 10,
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from whamming.server.search import results
-from whamming.server.search.options import options_of
-from whamming.server.search.query import Query
+from whamming.server.search.options import OptionsReader
+from whamming.server.search.query import Query, State
 from whamming.server.search.request import QueryRequest
 from whamming.server.search.results import End, EndReason, Results, response
 from whamming.server.search.scheduler import Flow
@@ -26,7 +26,7 @@ from whamming.wire.service_errors import OverloadedError
 class SearchCall:
     """A call of Search. Its lock guards its queries, their states and the send buffer."""
 
-    def __init__(self, searcher: Searcher, *, max_k: int, max_queries: int, buffer_bytes: int) -> None:
+    def __init__(self, searcher: Searcher, options_of: OptionsReader, *, max_queries: int, buffer_bytes: int) -> None:
         """Start without queries, in the event loop that the call runs in."""
         self.lock = threading.Lock()
         self.flow = Flow()
@@ -34,7 +34,7 @@ class SearchCall:
         self.blocked: list[Query] = []
         """Queries that wait for room in the buffer."""
         self._searcher = searcher
-        self._max_k = max_k
+        self._options_of = options_of
         self._max_queries = max_queries
         self._queries: dict[int, Query] = {}
         """Under way, by id."""
@@ -44,23 +44,23 @@ class SearchCall:
 
     async def run(
         self,
-        requests: AsyncIterator[search_pb2.SearchRequest],
-        write: Callable[[search_pb2.SearchResponse], Awaitable[None]],
+        receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]],
+        send: Callable[[search_pb2.SearchResponse], Awaitable[None]],
     ) -> None:
         """Serve the call until the client has no more requests and all queries have ended."""
-        reader = asyncio.create_task(self._read(requests))
+        reader = asyncio.create_task(self._read(receive))
         try:
-            async for some in self.results():
-                await write(response(some))
+            while some := await self.next_results():
+                await send(response(some))
         finally:
             reader.cancel()
             self.close()
 
-    async def results(self) -> AsyncIterator[list[Results]]:
-        """Yield what goes into one message after the other. Raises the error that ends the call."""
-        while some := await self.buffer.take():
-            self._resume_blocked()
-            yield some
+    async def next_results(self) -> list[Results]:
+        """Return what goes into the next message; none at the end. Raises the error that ends the call."""
+        some = await self.buffer.take()
+        self._resume_blocked()
+        return some
 
     def close(self) -> None:
         """Stop all queries; nobody reads their results any more."""
@@ -69,9 +69,9 @@ class SearchCall:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, requests: AsyncIterator[search_pb2.SearchRequest]) -> None:
+    async def _read(self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]) -> None:
         try:
-            async for request in requests:
+            while (request := await receive()) is not None:
                 kind = request.WhichOneof("request")
                 if kind == "queries":
                     self.add(request.queries)
@@ -103,7 +103,7 @@ class SearchCall:
                 "queries.query_ids", f"{count} queries in a batch; it must have 1 to {limit}: send several batches"
             )
         try:
-            request = QueryRequest(message, options_of(message.options, self._max_k))
+            request = QueryRequest(message, self._options_of(message.options))
         except FieldError as error:
             self._refuse([End(query_id, results.FAILED, error=error) for query_id in query_ids])
             return
@@ -207,7 +207,7 @@ class SearchCall:
             return
         with self.lock:
             blocked, self.blocked = self.blocked, []
-            woken = [query for query in blocked if query.wake()]
+            woken = [query for query in blocked if query.wake(State.BLOCKED_ON_BUFFER)]
         self._searcher.resume(woken)
 
     def _finish_if_done(self) -> None:

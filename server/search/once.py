@@ -13,7 +13,7 @@ from whamming.storage.vectors.arrays import MAX_DIM
 from whamming.v1 import search_pb2, types_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.fields import FieldError
-from whamming.wire.service_errors import AnswerTooLargeError, error_of
+from whamming.wire.service_errors import AnswerTooLargeError, UnavailableError, error_of
 
 _QUERY_ID: Final = 0
 _FIELDS: Final = {
@@ -38,7 +38,7 @@ async def search_once(
         call.close_requests()
         parts: list[Results] = []
         size = 0
-        async for some in call.results():
+        while some := await call.next_results():
             parts += some
             size += sum(part.nbytes for part in some)
             if size > max_bytes:
@@ -75,6 +75,8 @@ def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
     ends = whole.ends
     for error in ends.errors:
         raise error_of(error.reason, error.message, _FIELDS.get(error.field, error.field))
+    if ends.reasons[0] == search_pb2.END_REASON_SHUTDOWN:
+        raise UnavailableError("the server is shutting down; try again, it may come back")
     answer = search_pb2.SearchOnceResponse(
         lower_bound=whole.lower_bounds[-1],
         reason=ends.reasons[0],

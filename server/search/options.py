@@ -14,6 +14,7 @@ from whamming.wire.fields import FieldError
 DEFAULT_CHUNK: Final = 4096
 """Hits per chunk, unless the query says."""
 MAX_CHUNK: Final = 65_536
+MAX_REMEMBERED: Final = 1024
 MAX_GROUP_K: Final = 256
 """The largest k of queries that are searched together."""
 
@@ -43,6 +44,26 @@ class Options(NamedTuple):
             and self.seconds is None
             and self.rerank is None
         )
+
+
+class OptionsReader:
+    """Reads options. Clients send the same ones again and again, so that the last ones read are remembered."""
+
+    def __init__(self, max_k: int) -> None:
+        """Accept k up to a limit."""
+        self._max_k = max_k
+        self._read: dict[bytes, Options] = {}
+
+    def __call__(self, message: search_pb2.QueryOptions) -> Options:
+        """Read options. Raises :class:`FieldError` for one that is outside its limits."""
+        data = message.SerializeToString()
+        options = self._read.get(data)
+        if options is None:
+            options = options_of(message, self._max_k)
+            if len(self._read) >= MAX_REMEMBERED:
+                self._read.clear()
+            self._read[data] = options
+        return options
 
 
 def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:

@@ -13,6 +13,8 @@
            │                             └───────┘                                    │
            └────────────── credit is granted, room appears, or it is stopped ─────────┘
 
+BLOCKED is two states, by what the query waits for: BLOCKED_ON_CREDIT and BLOCKED_ON_BUFFER.
+
 There is one way to stop a query: :meth:`Query.stop`. It notes the reason, interrupts the engine if it is at work, and
 wakes a blocked query; the worker that next looks at the query ends it. A query that has not begun ends at once. Either
 way it ends once, and its end is the last thing that is sent of it.
@@ -57,7 +59,8 @@ class State(enum.Enum):
 
     WAITING = enum.auto()
     SEARCHING = enum.auto()
-    BLOCKED = enum.auto()
+    BLOCKED_ON_CREDIT = enum.auto()
+    BLOCKED_ON_BUFFER = enum.auto()
     ENDED = enum.auto()
 
 
@@ -180,7 +183,7 @@ class Query:
             self.stop_reason = reason
             if self._cursor is not None:
                 self._cursor.cancel()
-        return self.wake()
+        return self.wake(State.BLOCKED_ON_CREDIT, State.BLOCKED_ON_BUFFER)
 
     def end_unbegun(self) -> End | None:
         """End a stopped query that no worker has looked at yet. Returns its end; None: a worker will end it."""
@@ -193,11 +196,11 @@ class Query:
         """Allow more hits to be sent. Returns whether the caller must hand it to the scheduler again."""
         if self._credit is not None:
             self._credit += hits
-        return self.wake()
+        return self.wake(State.BLOCKED_ON_CREDIT)
 
-    def wake(self) -> bool:
-        """Let a blocked query go on. Returns whether the caller must hand it to the scheduler again."""
-        if self.state is not State.BLOCKED:
+    def wake(self, *states: State) -> bool:
+        """Let a query in one of these states go on. Returns whether the caller must hand it to the scheduler again."""
+        if self.state not in states:
             return False
         self.state = State.WAITING
         return True
@@ -209,29 +212,36 @@ class Query:
 
     # -- from a worker -------------------------------------------------------------------------------------------------
 
-    def take(self) -> bool:
-        """Begin a slice. Returns False where the query has ended meanwhile."""
+    def take(self, *, needs_room: bool = False) -> bool:
+        """Begin a slice. Returns False where the query has ended, or where it needs room in the buffer and blocks."""
         with self.call.lock:
             if self.state is State.ENDED:
+                return False
+            if needs_room and self.stop_reason is None and not self.call.buffer.has_room():
+                self._block_on_buffer()
                 return False
             self.state = State.SEARCHING
             return True
 
-    def leave(self) -> tuple[State, bool]:
-        """End a slice: block if the client has to do something first, else wait for the next slice.
+    def finish(self) -> EndReason | None:
+        """End a query of a group whose hits are found, with the lock held. Returns why it was stopped, if it was."""
+        self.state = State.ENDED
+        return self.stop_reason
 
-        Returns the new state, and whether the query still counts as open. Both may have changed by the time that they
-        are looked at: a grant can wake the query at once.
-        """
+    def leave(self) -> State:
+        """End a slice: block if the client has to do something first, else wait for the next slice."""
         with self.call.lock:
             if self.stop_reason is None and self.needs_credit:
-                self.state, self.is_counted = State.BLOCKED, False
+                self.state, self.is_counted = State.BLOCKED_ON_CREDIT, False
             elif self.stop_reason is None and not self.call.buffer.has_room():
-                self.state = State.BLOCKED
-                self.call.blocked.append(self)
+                self._block_on_buffer()
             else:
                 self.state = State.WAITING
-            return self.state, self.is_counted
+            return self.state
+
+    def _block_on_buffer(self) -> None:
+        self.state = State.BLOCKED_ON_BUFFER
+        self.call.blocked.append(self)
 
     def begin(self, cursor: Hits, lease: SnapshotLease) -> None:
         """Start searching with a cursor."""

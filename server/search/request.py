@@ -31,8 +31,9 @@ class Group(NamedTuple):
 
     index_name: str
     options: Options
-    given: tuple[str, ...]
-    """The columns that say their costs, with their types."""
+    has_codes: bool
+    has_weights: bool
+    has_tables: bool
     form: int
 
 
@@ -99,12 +100,8 @@ class QueryRequest:
         message, options = self._message, self.options
         if self.after_distances or not options.can_be_grouped:
             return None
-        given = ["codes"] if message.codes else []
-        for name in ("weights", "tables", "vectors"):
-            if message.HasField(name):
-                matrix = getattr(message, name)
-                given.append(f"{name}:{matrix.type}:{matrix.columns}")
-        return Group(self.index, options, tuple(given), message.form)
+        has_tables = message.HasField("tables")
+        return Group(self.index, options, bool(message.codes), message.HasField("weights"), has_tables, message.form)
 
     def check(self, index: StoredIndex) -> None:
         """Check the columns against the index. Raises :class:`FieldError` for the first that is wrong."""

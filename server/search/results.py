@@ -92,17 +92,18 @@ def ends(ended: Sequence[End]) -> Results:
 def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
     """Return the message of some results, in their order."""
     message = search_pb2.SearchResponse()
-    for some in results:
-        message.query_ids.extend(some.query_ids)
-        message.counts.extend(some.counts)
-        message.lower_bounds.extend(some.bounds)
-        if some.ends:
-            add_ends(message.ends, some.ends)
     if len(results) == 1:
         message.ids.uint64, message.distances = results[0].ids, results[0].distances
     else:
         message.ids.uint64 = b"".join([some.ids for some in results])
         message.distances = b"".join([some.distances for some in results])
+    query_ids, counts, bounds = message.query_ids, message.counts, message.lower_bounds
+    for some in results:
+        query_ids.extend(some.query_ids)
+        counts.extend(some.counts)
+        bounds.extend(some.bounds)
+        if some.ends:
+            add_ends(message.ends, some.ends)
     if any(some.payloads is not None for some in results):
         payloads: list[bytes] = []
         for some in results:
@@ -113,20 +114,21 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
 
 def add_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
     """Append ends to the columns of a message."""
-    message.query_ids.extend([end.query_id for end in ended])
-    message.reasons.extend([end.reason for end in ended])
-    message.exact.extend([end.exact for end in ended])
-    add_statistics(message.statistics, [end.stats for end in ended], [end.elapsed for end in ended])
-    for end in ended:
-        if end.resume is not None:
-            token = message.resumes.add(query_id=end.query_id).token
-            token.distance, token.id = end.resume
-        if end.error is not None:
-            fill_error(message.errors.add(query_id=end.query_id), end.error)
-        if end.guess is not None:
-            guess = message.guesses.add(query_id=end.query_id)
-            guess.ids.uint64 = end.guess[0].astype("<u8", copy=False).tobytes()
-            guess.distances = end.guess[1].astype("<f8", copy=False).tobytes()
+    query_ids, reasons, exact, stats, elapsed, resumes, errors, guesses = zip(*ended, strict=True)
+    message.query_ids.extend(query_ids)
+    message.reasons.extend(reasons)
+    message.exact.extend(exact)
+    add_statistics(message.statistics, stats, elapsed)
+    for query_id, resume, error, guess in zip(query_ids, resumes, errors, guesses, strict=True):
+        if resume is not None:
+            token = message.resumes.add(query_id=query_id).token
+            token.distance, token.id = resume
+        if error is not None:
+            fill_error(message.errors.add(query_id=query_id), error)
+        if guess is not None:
+            column = message.guesses.add(query_id=query_id)
+            column.ids.uint64 = guess[0].astype("<u8", copy=False).tobytes()
+            column.distances = guess[1].astype("<f8", copy=False).tobytes()
 
 
 def fill_error(message: search_pb2.QueryError, error: Exception) -> None:

@@ -104,7 +104,7 @@ class ThroughputEstimate:
 
     def add(self, seconds: float, count: int) -> None:
         """Learn from jobs that were run together."""
-        self.seconds, self._last = seconds / count, count
+        self.seconds, self._last = max(seconds / count, 1e-9), count  # a coarse clock may see no time at all
 
 
 class Scheduler(Generic[J]):
@@ -170,10 +170,8 @@ class Scheduler(Generic[J]):
 
     def _next_is_short(self) -> bool:
         """Return whether the next job is known to take a moment only. Called with the lock held."""
-        if not self._heap:
-            return False
-        flow = self._heap[0][2]
-        if not flow.next_is_fresh():
+        flow = self._front()
+        if flow is None or not flow.next_is_fresh():
             return False
         estimate = self._estimates.get(flow.fresh[0].group)
         return estimate is not None and estimate.seconds <= INLINE_SECONDS
@@ -246,13 +244,21 @@ class Scheduler(Generic[J]):
 
     def _next_flow(self) -> Flow | None:
         """Take the flow that has used the least time off the heap."""
-        while self._heap:
-            due, _, flow = heapq.heappop(self._heap)
+        flow = self._front()
+        if flow is not None:
+            heapq.heappop(self._heap)
             flow.queued = False
-            if due < flow.used:  # it was queued while another of its jobs was running
-                self._enqueue(flow)
-            elif flow.has_work():
+        return flow
+
+    def _front(self) -> Flow | None:
+        """Return the flow that has used the least time and has work; None: there is no such."""
+        while self._heap:
+            due, _, flow = self._heap[0]
+            if due >= flow.used and flow.has_work():
                 return flow
+            heapq.heappop(self._heap)  # it was queued while another of its jobs was running
+            flow.queued = False
+            self._enqueue(flow)
         return None
 
     def _pop(self, flow: Flow, is_fresh: bool) -> J:
@@ -265,13 +271,13 @@ class Scheduler(Generic[J]):
 
     def _execute(self, jobs: Sequence[J], estimate: ThroughputEstimate | None) -> None:
         """Run jobs, and account for the time that they took."""
-        start = time.thread_time()  # not counting what other threads and processes do meanwhile
+        start = time.perf_counter()
         try:
             again = self._run(jobs, self._slice)
         except BaseException:
             log.exception("a query failed")
             again = ()
-        used = time.thread_time() - start
+        used = time.perf_counter() - start
         if estimate is not None:
             estimate.add(used, len(jobs))
         with self._lock:

@@ -15,8 +15,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-import numpy as np
-
 from whamming.native import Batch, Costs
 from whamming.server.search import results
 from whamming.server.search.query import Hits, Query, SnapshotLease, State
@@ -65,8 +63,13 @@ class Searcher:
         self._scheduler.dispatch()
 
     def resume(self, queries: Sequence[Query]) -> None:
-        """Go on with queries that were blocked."""
+        """Go on with queries of one call that were blocked. To be called in the event loop."""
+        fresh = [query for query in queries if query.group is not None]
+        if fresh:
+            self.submit(fresh[0].flow, fresh)
         for query in queries:
+            if query.group is not None:
+                continue
             if not query.is_counted:
                 query.is_counted = True
                 self._scheduler.count_open(query.flow, 1)
@@ -95,10 +98,10 @@ class Searcher:
         if ended:
             self._scheduler.count_open(query.flow, -1)
             return ()
-        state, is_counted = query.leave()
+        state = query.leave()
         if state is State.WAITING:
             return (query,)
-        if not is_counted:
+        if state is State.BLOCKED_ON_CREDIT:
             self._scheduler.count_open(query.flow, -1)
         return ()
 
@@ -143,7 +146,7 @@ class Searcher:
     # -- several queries in one call of the engine ---------------------------------------------------------------------
 
     def _search_together(self, queries: Sequence[Query]) -> None:
-        wanted = [query for query in queries if query.take()]
+        wanted = [query for query in queries if query.take(needs_room=True)]
         if not wanted:
             return
         try:
@@ -166,13 +169,16 @@ class Searcher:
             for query in queries:
                 query.end(results.FAILED, error=error)
             return
-        bound = math.inf if options.radius is None else options.radius
+        answers = Answers(batch, options.k, math.inf if options.radius is None else options.radius, len(snapshot))
         first = 0
         for call, run in groupby(queries, key=attrgetter("call")):
             same = list(run)
-            rows = slice(first, first + len(same))
-            first = rows.stop
-            call.send(_answers(same, batch, rows, options.k, bound, len(snapshot)))
+            try:
+                call.send(answers.of(same, first))
+            except Exception as error:
+                for query in same:
+                    query.end(results.FAILED, error=error)
+            first += len(same)
 
 
 def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
@@ -215,28 +221,45 @@ def _given(queries: Sequence[Query]) -> Iterator[Given]:
                 yield request.given(slice(row, row + 1))
 
 
-def _answers(queries: Sequence[Query], batch: Batch, rows: slice, k: int, radius: float, items: int) -> Results:
-    """Return all hits of some queries of one call, each of which ends with them; none for those stopped meanwhile."""
-    now = time.perf_counter()
-    counts: list[int] = batch.counts[rows].tolist()
-    stats = list(batch.stats[rows])
-    reasons = [query.stop_reason for query in queries]  # read once: queries may be stopped while this runs
-    if any(reasons):
-        counts = [0 if reason else count for reason, count in zip(reasons, counts, strict=True)]
-    ids, distances = batch.ids[rows], batch.distances[rows]
-    bounds, ended = [], []
-    for query, reason, count, far, spent in zip(queries, reasons, counts, distances, stats, strict=True):
-        query.state = State.ENDED
-        elapsed = now - query.request.arrived
-        if reason is not None:
-            bounds.append(-math.inf)
-            ended.append(End(query.id, reason, False, spent, elapsed, query.after))
-            continue
-        full = count == k
-        bounds.append(float(far[count - 1]) if full else radius if count < items else math.inf)
-        ended.append(End(query.id, results.COMPLETE if full else results.EXHAUSTED, True, spent, elapsed))
-    if min(counts) < ids.shape[1]:
-        filled = np.arange(ids.shape[1]) < np.array(counts)[:, None]
-        ids, distances = ids[filled], distances[filled]
-    data = ids.astype("<u8", copy=False).tobytes(), distances.astype("<f8", copy=False).tobytes()
-    return Results([query.id for query in queries], counts, *data, bounds, None, ended)
+class Answers:
+    """What a group has found, as bytes and lists from which each call takes its own."""
+
+    def __init__(self, batch: Batch, k: int, radius: float, items: int) -> None:
+        """Take a batch that has been searched for ``k`` hits within a radius among so many items."""
+        self._row = 8 * batch.ids.shape[1]
+        self._ids = batch.ids.astype("<u8", copy=False).tobytes()
+        self._distances = batch.distances.astype("<f8", copy=False).tobytes()
+        self._counts: list[int] = batch.counts.tolist()
+        self._stats = list(batch.stats)
+        self._k = k
+        self._farthest: list[float] = batch.distances[:, -1].tolist() if batch.ids.shape[1] == k else []
+        self._unfilled = [math.inf if count >= items else radius for count in self._counts]
+        self._now = time.perf_counter()
+
+    def of(self, queries: Sequence[Query], first: int) -> Results:
+        """Return all hits of one call's queries, the first of them at a row. A query that was stopped gets none."""
+        with queries[0].call.lock:  # a stop comes before this, or too late
+            stops = [query.finish() for query in queries]
+        counts, bounds, ended = [], [], []
+        for row, (query, stop) in enumerate(zip(queries, stops, strict=True), first):
+            elapsed, count = self._now - query.request.arrived, self._counts[row]
+            if stop is not None:
+                counts.append(0)
+                bounds.append(-math.inf)
+                ended.append(End(query.id, stop, False, self._stats[row], elapsed, query.after))
+                continue
+            full = count == self._k
+            counts.append(count)
+            bounds.append(self._farthest[row] if full else self._unfilled[row])
+            reason = results.COMPLETE if full else results.EXHAUSTED
+            ended.append(End(query.id, reason, True, self._stats[row], elapsed))
+        ids, distances = (self._hits(data, counts, first) for data in (self._ids, self._distances))
+        return Results([query.id for query in queries], counts, ids, distances, bounds, None, ended)
+
+    def _hits(self, data: bytes, counts: Sequence[int], first: int) -> bytes:
+        """Return the numbers of rows from ``first`` on, so many of each."""
+        width = self._row
+        if 8 * min(counts) == width:
+            return data[first * width : (first + len(counts)) * width]
+        starts = range(first * width, (first + len(counts)) * width, width)
+        return b"".join([data[start : start + 8 * count] for start, count in zip(starts, counts, strict=True)])

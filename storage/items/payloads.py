@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
+from whamming.native.display import counted
 from whamming.storage.settings import MAX_PAYLOAD
 
 _CHUNK_BYTES = 1 << 18
@@ -26,6 +27,10 @@ class Payloads:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.ends)
+
+    def __repr__(self) -> str:
+        """Describe the payloads in a line."""
+        return f"Payloads({counted(len(self), 'item')}, {counted(len(self.data), 'byte')})"
 
     def __getitem__(self, i: int) -> bytes:
         """Return one."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.costs import as_array
+from whamming.native.display import counted
 from whamming.storage.items.payloads import Payloads
 
 
@@ -28,6 +29,12 @@ class Rows:
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        """Describe the items in a line."""
+        columns = {"payloads": self.payloads, "vectors": self.vectors}
+        kept = [name for name, column in columns.items() if column is not None]
+        return f"Rows({counted(len(self), 'item')}{', with ' if kept else ''}{' and '.join(kept)})"
 
     @classmethod
     def none(cls, code_bytes: int, vector_bytes: int = 0) -> Rows:

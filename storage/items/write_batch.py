@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.costs import as_array, as_codes
+from whamming.native.display import counted
 from whamming.storage.items.payloads import Payloads, as_payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.settings import IndexSettings
@@ -58,6 +59,10 @@ class WriteBatch:
                 )
             vectors = np.empty((0, settings.vector_bytes), dtype=np.uint8)
         return cls(as_ids(deletes), Rows(own, packed, given, vectors))
+
+    def __repr__(self) -> str:
+        """Describe the batch in a line."""
+        return f"WriteBatch({counted(len(self.upserts), 'upsert')}, {counted(len(self.deletes), 'delete')})"
 
     def __len__(self) -> int:
         """Return the number of changes."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from whamming.native import InvalidArgumentError
+from whamming.native.display import counted, table
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability, IndexSettings
 from whamming.storage.store.snapshot import Snapshot
@@ -53,6 +54,10 @@ class StoreStats:
     seals: int
     compactions: int
 
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        return table(("statistic", "value"), vars(self).items())
+
 
 @dataclass(frozen=True)
 class VerifyReport:
@@ -66,6 +71,11 @@ class VerifyReport:
     def ok(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
+
+    def __repr__(self) -> str:
+        """Describe the report in a line, with the first problem."""
+        found = "ok" if self.ok else f"{counted(len(self.problems), 'problem')}, the first: {self.problems[0]}"
+        return f"VerifyReport({found}; {self.bytes_checked:,} bytes checked)"
 
 
 class Store(Protocol):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError, Part, View
 from whamming.native.arguments import as_whole
+from whamming.native.display import counted
 from whamming.storage.items.live_part import LivePart
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
@@ -37,6 +38,11 @@ class Items:
         """Return how many ids were asked for."""
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        """Describe the items in a line."""
+        kept = "" if self.vectors is None else ", with vectors"
+        return f"Items({counted(len(self), 'id')}, {int(self.found.sum()):,} found{kept})"
+
 
 class Snapshot:
     """An immutable view of an index, to be searched for as long as it is kept. Any number of threads may use it."""
@@ -55,6 +61,10 @@ class Snapshot:
     def __len__(self) -> int:
         """Return the number of items."""
         return self.view.n
+
+    def __repr__(self) -> str:
+        """Describe the snapshot in a line."""
+        return f"Snapshot({counted(len(self), 'item')}, {self.settings.bits} bits, version {self.version})"
 
     def exists(self, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which of some ids are there."""

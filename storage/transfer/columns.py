@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole
+from whamming.native.display import counted
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
@@ -85,6 +86,10 @@ class RowsFile(ABC, Generic[PieceT]):
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.count
+
+    def __repr__(self) -> str:
+        """Describe the file in a line."""
+        return f"{type(self).__name__}({str(self.path)!r}, {counted(self.count, 'row')})"
 
     def pieces(self, start: int = 0, size: int = BATCH) -> Iterator[PieceT]:
         """Return the rows from ``start`` on, in pieces of at most ``size``.
@@ -154,9 +159,9 @@ def _reason(error: Exception) -> str:
     """Return what is wrong with a file, without what NumPy tells programmers of its arguments."""
     if isinstance(error, KeyError):
         return f"it has no array {str(error.args[0]).split()[0]}"
-    if "pickle" in str(error) or "Python objects" in str(error):
-        return "it holds lists or other Python objects; save one array of numbers, such as np.stack(column)"
-    return str(error)
+    if "Python objects in dtype" in str(error) or "Object arrays cannot be loaded" in str(error):
+        return "it holds lists or other Python objects; save one array of numbers, as numpy.stack makes of a column"
+    return "it is not an array of numbers" if "pickle" in str(error) else str(error)
 
 
 _SUFFIXES: Final = (".npz", ".npy", ".fvecs", ".bvecs")

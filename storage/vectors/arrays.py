@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
+from whamming.native.arguments import as_whole
 
 DTYPES: Final = ("float32", "float16", "float64", "int8", "uint8")
 """Of vectors. All are read as float32."""
@@ -22,9 +23,10 @@ BLOCK_CELLS: Final = 1 << 18
 
 def check_dim(dim: int) -> int:
     """Return ``dim`` if a vector may have so many components."""
-    if not 1 <= dim <= MAX_DIM:
+    whole = int(as_whole("dim", dim))
+    if not 1 <= whole <= MAX_DIM:
         raise InvalidArgumentError(f"dim = {dim}; a vector has 1 to {MAX_DIM} components")
-    return dim
+    return whole
 
 
 def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors") -> tuple[NDArray[Any], bool]:

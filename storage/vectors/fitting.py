@@ -195,7 +195,7 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
     if not np.isfinite(covariance).all():
         largest = float(np.abs(rows).max())
         raise InvalidArgumentError(
-            f"the sample has numbers up to {largest:.3g}, whose squares overflow; encoder = 'itq' takes up to about 1e15: "
+            f"the sample has numbers up to {largest:.3g}, and their squares overflow; 'itq' takes up to about 1e15: "
             "scale the vectors"
         )
     if not covariance.any():

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ def start(*args: str | Path, **options: Any) -> subprocess.Popen[str]:
     """Start a command in a process of its own."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*COMMAND, *map(str, args)], text=True, **{**pipes, "env": environment(), **options})
+
+
+@contextmanager
+def terminated(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Have a server stopped at the end, also where a test fails before it does so."""
+    try:
+        yield
+    finally:
+        process.terminate()
 
 
 def finish(process: subprocess.Popen[str]) -> Done:

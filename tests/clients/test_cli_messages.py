@@ -112,7 +112,7 @@ COMMANDS: list[tuple[int, str, tuple[str, ...]]] = [
     (1, "import docs short.npy", facts("[100, 7]", "[n, 8]")),
     (1, "import docs cube.npy", facts("[100, 8, 1]", "[n, 8]")),
     (1, "import docs text.npy", facts("text.npy", "uint8, bool, or floating-point")),
-    (1, "import docs objects.npy", facts("objects.npy", "not an array of numbers")),
+    (1, "import docs objects.npy", facts("objects.npy", "array of numbers")),
     (1, "import docs whole.npy", facts("int64", "uint8")),
     (1, "import docs other.npz", facts("other.npz", "no array codes")),
     (1, "import docs half.npz", facts("half.npz", "no array payload_data")),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.commands import PATIENCE, Cli, environment, finish, listening, run, start, wait_until
+from tests.clients.commands import PATIENCE, Cli, environment, finish, listening, run, start, terminated, wait_until
 from whamming.server import Config
 
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
@@ -64,12 +64,12 @@ def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
 def test_a_hang_up_does_not_end_it(tmp_path: Path) -> None:
     """What the terminal sends when it is closed, and what operators send to have the certificates reloaded."""
     log = tmp_path / "log"
-    with log.open("w") as file, start(*SERVE, "--data", tmp_path / "data", stderr=file) as process:
+    with log.open("w") as file, start(*SERVE, "--data", tmp_path / "data", stderr=file) as process, terminated(process):
         address = listening(process)
-        run("create", "docs", "--bits", "8", "--server", address).ok()
+        assert run("create", "docs", "--bits", "8", "--server", address).code == 0
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "told to reload" in log.read_text())
-        assert run("list", "--names", "--server", address).ok().out == "docs\n"
+        assert run("list", "--names", "--server", address).out == "docs\n"
         process.send_signal(signal.SIGTERM)
         assert finish(process).code == 0
     assert "Traceback" not in log.read_text()
@@ -79,13 +79,13 @@ def test_closing_its_terminal_loses_nothing(tmp_path: Path) -> None:
     """The kernel hangs up on it, and its error stream is gone: it serves on, and stops properly."""
     ours, theirs = pty.openpty()
     options = {"stdin": theirs, "stderr": theirs, "start_new_session": True, "preexec_fn": own_terminal}
-    with start(*SERVE, "--data", tmp_path / "data", **options) as process:
+    with start(*SERVE, "--data", tmp_path / "data", **options) as process, terminated(process):
         os.close(theirs)
         address = listening(process)
-        run("create", "docs", "--bits", "8", "--server", address).ok()
+        assert run("create", "docs", "--bits", "8", "--server", address).code == 0
         os.close(ours)
         for _ in range(3):
-            assert run("list", "--names", "--server", address).ok().out == "docs\n"
+            assert run("list", "--names", "--server", address).out == "docs\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     assert run("verify", "--data", tmp_path / "data").code == 0

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from whamming.remote.retries import Attempts
-from whamming.service_errors import UnavailableError
+from whamming.wire.service_errors import UnavailableError
 
 
 class Clock:

@@ -160,14 +160,23 @@ def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
     assert found == {i: bytes([i % 256]) * 65_536 for i in range(400) if i % 7}
 
 
+async def results_of(call: SearchCall) -> list[results.Results]:
+    """Return all that a call would send."""
+    parts: list[results.Results] = []
+    async with asyncio.timeout(PATIENCE):
+        while some := await call.next_results():
+            parts += some
+    return parts
+
+
 class GrantedAtOnce(Query):
     """A query that is granted credit at the very moment when it begins to wait for some."""
 
-    def leave(self) -> tuple[State, bool]:
-        left = super().leave()
-        if left[0] is State.BLOCKED:
+    def leave(self) -> State:
+        state = super().leave()
+        if state is State.BLOCKED_ON_CREDIT:
             self.call.grant(self.id, 1)
-        return left
+        return state
 
 
 async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> None:
@@ -182,8 +191,7 @@ async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> 
             call._queries[1] = GrantedAtOnce(call, request, 0, None)
             searcher.submit(call.flow, [call._queries[1]])
             call.close_requests()
-            async with asyncio.timeout(PATIENCE):
-                parts = [part async for some in call.results() for part in some]
+            parts = await results_of(call)
         finally:
             searcher.close()
     assert sum(sum(part.counts) for part in parts) == 20
@@ -218,8 +226,7 @@ async def test_a_query_that_is_stopped_as_its_group_ends_is_not_both_answered_an
             call._queries[1] = StoppedAtTheLastMoment(call, request, 0, request.group)
             searcher.submit(call.flow, [call._queries[1]])
             call.close_requests()
-            async with asyncio.timeout(PATIENCE):
-                [part] = [part async for some in call.results() for part in some]
+            [part] = await results_of(call)
         finally:
             searcher.close()
     [end] = part.ends
@@ -229,10 +236,10 @@ async def test_a_query_that_is_stopped_as_its_group_ends_is_not_both_answered_an
 async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
     """Its error and its messages, up to 16 MiB each, kept each other alive until the garbage collector ran."""
 
-    async def requests() -> AsyncIterator[search_pb2.SearchRequest]:
-        yield search_pb2.SearchRequest(queries=search_pb2.QueryBatch(index="docs", query_ids=[1, 1], codes=b"xy"))
+    async def receive() -> search_pb2.SearchRequest:
+        return search_pb2.SearchRequest(queries=search_pb2.QueryBatch(index="docs", query_ids=[1, 1], codes=b"xy"))
 
-    async def write(response: search_pb2.SearchResponse) -> None:
+    async def send(response: search_pb2.SearchResponse) -> None:
         raise AssertionError("nothing is sent")
 
     with open_database() as database:
@@ -243,7 +250,7 @@ async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
             call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
             gone = weakref.ref(call)
             with pytest.raises(InvalidArgumentError, match="query id 1"):
-                await call.run(requests(), write)
+                await call.run(receive, send)
             del call
             for _ in range(3):
                 await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,10 +121,22 @@ def test_asyncio(server: ServerProcess, ours: Authority) -> None:
     assert asyncio.run(ask()) == 2
 
 
-def test_who_does_not_trust_it_or_speaks_plainly_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
+def test_who_does_not_trust_it_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
     check_refused(server.address, Tls(theirs.ca), names=" by TLS")
     check_refused(server.address, True, names=" by TLS")
-    check_refused(server.address, False)
+
+
+def test_who_speaks_plainly_is_told_of_tls(server: ServerProcess, guarded: ServerProcess) -> None:
+    for address in (server.address, guarded.address):
+        check_told_at_once(address, False, f"{address} expects TLS; connect by TLS")
+
+
+def check_told_at_once(address: str, tls: Tls | bool, text: str) -> None:
+    """Not only when the client has waited as long as it would for a server that is away."""
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match=text):
+        whamming.connect(address, tls=tls, timeout=10 * PATIENCE)
+    assert time.monotonic() - start < PATIENCE
 
 
 def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None:
@@ -135,7 +148,8 @@ def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None
 
 def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
     with ServerProcess() as server:
-        check_refused(server.address, Tls(ours.ca), names=" by TLS")
+        for tls in (Tls(ours.ca), True):
+            check_told_at_once(server.address, tls, f"{server.address} does not use TLS; connect without it")
         server.check_log()
 
 

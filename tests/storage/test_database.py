@@ -76,13 +76,15 @@ def test_an_index_that_exists(place: Place) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "-a", "a b", "ü", "a\n", "x" * 129, 7, None])
 def test_a_bad_name_is_refused(place: Place, name: Any) -> None:
     with place.open() as database:
-        uses: list[Callable[[], object]] = [lambda: database.create_index(name, 8), lambda: database.index(name)]
+        uses: list[Callable[[], object]] = [
+            lambda: database.create_index(name, 8),
+            lambda: database.index(name),
+            lambda: database.drop_index(name),
+        ]
         for use in uses:
             with pytest.raises(InvalidArgumentError, match="use 1 to 128 letters, digits") as raised:
                 use()
             assert repr(name) in str(raised.value)
-        with pytest.raises(NotFoundError):
-            database.drop_index(name)
         assert database.list_indexes() == []
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from whamming.cli.output import confirm, counted, payload_json, payload_text, say, say_json
 from whamming.cli.parser import Commands, FailureError, UsageError, add_json
-from whamming.cli.target import AnyIndex, add_target, find_index, opened
+from whamming.cli.target import add_target, find_index, opened
 from whamming.storage import Items, export_items
 
 GET_BATCH: Final = 40
@@ -96,20 +96,13 @@ def delete(args: argparse.Namespace) -> None:
         if len(ids) > ASK_FROM and not confirm(f"delete {len(ids):,} ids from index {args.name}", args.yes):
             raise FailureError("nothing was deleted")
         ids = np.unique(ids)
-        deleted = sum(_delete(index, batch) for batch in _batches(ids, DELETE_BATCH))
+        deleted = sum(index.delete(batch) for batch in _batches(ids, DELETE_BATCH))
     if args.json:
         say_json({"name": args.name, "ids": len(ids), "deleted": deleted})
     elif deleted == len(ids):
         say(f"{args.name}: {counted(deleted, 'id')} deleted")
     else:
         say(f"{args.name}: {deleted:,} of {counted(len(ids), 'id')} deleted; {len(ids) - deleted:,} not in the index")
-
-
-def _delete(index: AnyIndex, ids: NDArray[np.uint64]) -> int:
-    """Delete items; returns how many of them there were."""
-    there = sum(int(np.count_nonzero(index.get(batch).found)) for batch in _batches(ids, GET_BATCH))
-    index.delete(ids)
-    return there
 
 
 def export(args: argparse.Namespace) -> None:

@@ -164,7 +164,8 @@ class AsyncIndexVerbs(Protocol):
         ----------
         ids : ``uint64 [n]``. If an id repeats, its last item counts.
         codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
-        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none.
+        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none. A list, or the column
+            that :meth:`scan` gives.
         vectors : instead of codes, vectors for the index's encoder: ``[n, dim]``, float32, float16, float64, int8 or
             uint8.
         durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.

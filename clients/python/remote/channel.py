@@ -26,12 +26,12 @@ OPTIONS: Final = [
 ]
 """Of a gRPC channel."""
 
-PROBE_AFTER: Final = 1.0
+PROBE_AFTER: Final = 0.5
 """Seconds without a connection after which the port is asked what it speaks."""
 PROBE_SECONDS: Final = 2.0
 """Most seconds that one question takes."""
 
-_ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>[0-9]{1,5})")
+_ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):(?P<port>[0-9]{1,5})")
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """What an HTTP/2 client without TLS sends first, with empty settings."""
 _SETTINGS_FRAME: Final = 4
@@ -50,7 +50,7 @@ def split_address(address: str) -> tuple[str, int]:
 async def open_channel(address: str, tls: Tls | bool, timeout: float) -> grpc.aio.Channel:
     """Connect. Raises :class:`UnavailableError` if no server answers in time, with the likely reason."""
     credentials = (tls if isinstance(tls, Tls) else Tls()).credentials() if tls else None
-    with _shared_poller(asyncio.get_running_loop()):
+    with shared_poller(asyncio.get_running_loop()):
         if credentials is None:
             channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         else:
@@ -92,11 +92,11 @@ async def _mismatch(address: str, encrypted: bool) -> str | None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_SECONDS):
             if encrypted and await _speaks_http2(host, port):
-                return f"the server at {address} has no certificate, and TLS was asked for; connect without tls"
+                return f"the server at {address} does not use TLS; connect without it"
             if not encrypted and await _speaks_tls(host, port):
                 return (
-                    f"the server at {address} expects TLS; connect with tls=whamming.Tls(ca=FILE), or tls=True if a "
-                    "public authority signed its certificate"
+                    f"the server at {address} expects TLS; connect by TLS, and give the file of the authority that "
+                    "signed its certificate unless that is a public one"
                 )
     return None
 
@@ -110,7 +110,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=context)
     except (OSError, EOFError):  # an SSLError is an OSError
         return False
-    await _close(writer)
+    writer.transport.abort()  # without a farewell: some event loops wait half a minute for the other's
     return True
 
 
@@ -125,18 +125,12 @@ async def _speaks_http2(host: str, port: int) -> bool:
     except (OSError, EOFError):
         return False
     finally:
-        await _close(writer)
+        writer.transport.abort()
     return head[3] == _SETTINGS_FRAME
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-
-
 @contextlib.contextmanager
-def _shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Let several event loops of one process use gRPC without a word on the error stream.
 
     All loops watch the same socket of gRPC's poller. When it becomes readable, all are woken, one reads it, and the

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from whamming.native import Buckets, Tables
 from whamming.remote.async_verbs import AsyncDatabaseVerbs
 from whamming.remote.index import Index, local_only
-from whamming.remote.requests import create_index_request
+from whamming.remote.requests import as_text, create_index_request
 from whamming.remote.retries import Retries, once
 from whamming.remote.search import Connection
 from whamming.remote.session import Session
@@ -105,7 +105,8 @@ class Database(AsyncDatabaseVerbs):
 
     @verb
     async def drop_index(self, name: str) -> None:
-        await once(lambda: self._indexes.DeleteIndex(index_pb2.DeleteIndexRequest(name=name)))
+        request = index_pb2.DeleteIndexRequest(name=as_text(name))
+        await once(lambda: self._indexes.DeleteIndex(request))
 
     @verb
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
@@ -122,7 +123,7 @@ class Database(AsyncDatabaseVerbs):
         await self._channel.close()
 
     async def _describe(self, name: str) -> index_pb2.Index:
-        request = index_pb2.GetIndexRequest(name=name)
+        request = index_pb2.GetIndexRequest(name=as_text(name))
         response = await self._retries.run(lambda: self._indexes.GetIndex(request))
         described: index_pb2.Index = response.index
         return described

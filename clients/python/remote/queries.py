@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Budget, InvalidArgumentError, Plan
-from whamming.native.arguments import check_radius, checked_place
+from whamming.native.arguments import check_flag, check_radius, checked_place
 from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array
 from whamming.storage import Form, Rerank
@@ -45,6 +45,8 @@ class Queries:
         )
         """There is one query, without a batch dimension."""
         given = [rows for rows in (self._codes, self._tables, self._vectors) if rows is not None]
+        if len(given) > 1:
+            raise InvalidArgumentError("give a code, a cost table or a vector, not several of them")
         count = len(given[0]) if given else 1
         if count == 1 and self._weights is not None and self._codes is not None:  # one code with several weights
             count = len(self._weights)
@@ -110,7 +112,8 @@ def options_message(
 ) -> search_pb2.QueryOptions:
     """Pack what is wanted of a query."""
     check_radius(radius)
-    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=bool(payloads), radius=radius)
+    flag = check_flag("payloads", payloads)
+    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius)
     if k is not None:
         message.k = min(k, MAX_K)
     if credit is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.arguments import as_whole
+from whamming.native.arguments import as_whole, check_flag
 from whamming.native.costs import as_array
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
@@ -48,8 +48,19 @@ def create_index_request(
         raise InvalidArgumentError("bits is missing; say how long codes are")
     settings = settings_message(bits, keep_vectors, **choices)
     return index_pb2.CreateIndexRequest(
-        name=name, settings=settings, exist_ok=exist_ok, encoder=made, fitted_encoder=fitted
+        name=as_text(name),
+        settings=settings,
+        exist_ok=check_flag("exist_ok", exist_ok),
+        encoder=made,
+        fitted_encoder=fitted,
     )
+
+
+def as_text(name: str) -> str:
+    """Return the name of an index, if it is text at all."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"index name {name!r}; it must be a string")
+    return name
 
 
 def _encoder_messages(
@@ -76,7 +87,7 @@ def _encoder_messages(
         seed=as_whole("seed", seed),
     )
     if centre is not None:
-        settings.centred = centre
+        settings.centred = check_flag("centre", centre)
     if train is not None:
         rows, _ = as_vectors(train, dim, "the sample's vectors")
         most = max(1, SAMPLE_BYTES // max(1, rows.shape[1] * rows.itemsize))
@@ -165,6 +176,7 @@ def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:
 
 def scan_request(index: str, size: int) -> item_pb2.ScanRequest:
     """Ask for all items, in pieces."""
-    if as_whole("size", size) < 1:
+    most = int(as_whole("size", size))
+    if most < 1:
         raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
-    return item_pb2.ScanRequest(index=index, batch_size=min(size, MAX_SCAN_ROWS))
+    return item_pb2.ScanRequest(index=index, batch_size=min(most, MAX_SCAN_ROWS))

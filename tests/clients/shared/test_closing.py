@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.shared.places import ZERO, ZEROS, AnyDatabase, Place, Twin
 from whamming import StorageError
-from whamming.storage import ClosedError, NotFoundError
+from whamming.storage import AlreadyExistsError, ClosedError, NotFoundError
 
 
 def test_an_index_that_was_dropped(database: AnyDatabase, twin: Twin) -> None:
@@ -60,3 +60,80 @@ def test_a_database_that_was_closed(place: Place, name: str) -> None:
             use()
     assert issubclass(ClosedError, StorageError)
     search.close()
+
+
+def test_an_index_that_is_closed_is_opened_again(place: Place, database: AnyDatabase, twin: Twin) -> None:
+    name = twin.index.name
+    for _ in range(2):
+        twin.index.close()
+        twin.index.close()
+        if place.kind == "ram":  # nothing else holds its items
+            check_gone(database, name)
+            return
+        fresh = database.index(name)
+        assert fresh is not twin.index
+        with pytest.raises(ClosedError, match=r"closed"):
+            twin.index.get([1])
+        twin.index = fresh
+        twin.check()
+
+
+def check_gone(database: AnyDatabase, name: str) -> None:
+    assert name not in database.list_indexes()
+    with pytest.raises(NotFoundError, match=name):
+        database.index(name)
+    with pytest.raises(NotFoundError, match=name):
+        database.drop_index(name)
+    with database.create_index(name, 13) as again:
+        assert len(again) == 0
+
+
+def test_closing_one_of_two_objects(place: Place, database: AnyDatabase, twin: Twin) -> None:
+    """In this process they are the same; on a server each is on its own."""
+    other = database.index(twin.index.name)
+    other.close()
+    if place.is_remote:
+        twin.check()
+        return
+    assert other is twin.index
+    if place.kind == "lmdb":
+        database.index(other.name).delete([1])
+        twin.model.delete([1])
+        twin.index = database.index(other.name)
+        twin.check()
+
+
+def test_a_closed_index_can_be_dropped_and_made_again(place: Place, database: AnyDatabase, twin: Twin) -> None:
+    name = twin.index.name
+    twin.index.close()
+    if place.kind != "ram":
+        with pytest.raises(AlreadyExistsError, match=name):
+            database.create_index(name, 13)
+        database.drop_index(name)
+    again = Twin(database, name)
+    again.fill(10)
+    again.check()
+    with pytest.raises(ClosedError):
+        twin.index.get([1])
+
+
+def test_an_index_in_a_with_block(place: Place, database: AnyDatabase, name: str) -> None:
+    with database.create_index(name, 13) as index:
+        index.upsert([1, 2], ZEROS)
+        assert index.count() == len(index) == 2
+    for use in (
+        lambda: index.upsert([1, 2], ZEROS),
+        lambda: index.delete([1]),
+        lambda: index.get([1]),
+        lambda: list(index.scan()),
+        lambda: list(index.search(ZERO)),
+        lambda: index.search_batch(ZEROS),
+        lambda: index.seal(),
+        lambda: index.compact(),
+        lambda: index.stats(),
+        lambda: index.count(),
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+    if place.kind != "ram":
+        assert len(database.index(name)) == 2

@@ -59,7 +59,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "two costs": (
         lambda _, i: list(i.search(ZERO, table=np.ones((13, 2)))),
         InvalidArgumentError,
-        "cost table.* code",
+        "cost table.* code|code.* cost table",
     ),
     "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "13 bits"),
     "code of booleans": (lambda _, i: list(i.search(np.zeros(13, bool))), InvalidArgumentError, "dtype bool"),

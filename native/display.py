@@ -1,0 +1,34 @@
+"""Results as a notebook shows them: small HTML tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+MAX_ROWS: Final = 20
+"""Rows of a table that are shown."""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
+    """Return an HTML table, with a note below it. Every value is escaped."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
+    below = f"<div>{html.escape(note)}</div>" if note else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def shortened(payload: bytes, most: int = 32) -> str:
+    """Return the first bytes of a payload as Python writes them, and how many there are."""
+    return repr(payload) if len(payload) <= most else f"{payload[:most]!r}... ({len(payload)} bytes)"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return html.escape(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))

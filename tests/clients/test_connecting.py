@@ -1,0 +1,200 @@
+"""Connecting to a server: addresses, asyncio's ways in, and two event loops in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.serving import PATIENCE, ServerProcess
+from whamming import InvalidArgumentError, UnavailableError
+from whamming.remote.channel import shared_poller, split_address
+from whamming.storage import ClosedError
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as server:
+        yield server
+        server.check_log()
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+MALFORMED = [
+    "",
+    ":",
+    "localhost",
+    "localhost:",
+    ":7777",
+    "http://localhost:7777",
+    "https://localhost:7777/",
+    "localhost:7777/docs",
+    "localhost:0",
+    "localhost:65536",
+    "localhost:777777",
+    "localhost:-1",
+    "localhost:port",
+    "local host:7777",
+    "::1:7777",
+    "[::1]",
+    "user@localhost:7777",
+    "a:7777,b:7777",
+    "dns:///localhost:7777",
+    "unix:/tmp/socket",
+    7777,
+    None,
+    b"localhost:7777",
+]
+
+
+@pytest.mark.parametrize("address", MALFORMED)
+def test_a_malformed_address_is_refused_at_once(address: Any) -> None:
+    for connect in (whamming.connect, whamming.aio.connect):
+        with pytest.raises(InvalidArgumentError, match="HOST:PORT") as caught:
+            connect(address, timeout=10 * PATIENCE)
+        assert repr(address) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("localhost:7777", ("localhost", 7777)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("search-1.example.com:65535", ("search-1.example.com", 65_535)),
+        ("my_host:80", ("my_host", 80)),
+        ("[::1]:7777", ("::1", 7777)),
+        ("[fe80::1%eth0]:7777", ("fe80::1%eth0", 7777)),
+    ],
+)
+def test_addresses(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+def test_nobody_is_at_an_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # and never answers
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=f"no server answers at {address} within 0.2 s; start one"):
+            whamming.connect(address, timeout=0.2)
+    with pytest.raises(UnavailableError, match=f"no server answers at {address} within 0.2 s"):
+        whamming.connect(address, timeout=0.2)
+
+
+# -- asyncio ---------------------------------------------------------------------------------------------------------
+
+
+def test_async_with_connect(server: ServerProcess) -> None:
+    async def use() -> whamming.aio.Database:
+        async with whamming.aio.connect(server.address) as database:
+            assert server.address in repr(database)
+            assert isinstance(await database.list_indexes(), list)
+        return database
+
+    async def use_again() -> None:
+        database = await use()
+        with pytest.raises(ClosedError):
+            await database.list_indexes()
+        assert "closed" in repr(database)
+
+    asyncio.run(use_again())
+
+
+def test_await_connect(server: ServerProcess) -> None:
+    async def use() -> None:
+        database = await whamming.aio.connect(server.address)
+        assert isinstance(await database.list_indexes(), list)
+        await database.close()
+        async with await whamming.aio.connect(server.address) as again:
+            assert isinstance(await again.list_indexes(), list)
+
+    asyncio.run(use())
+
+
+def test_connecting_says_what_to_do_with_it(server: ServerProcess) -> None:
+    assert "await" in repr(whamming.aio.connect(server.address))
+
+
+# -- two event loops -------------------------------------------------------------------------------------------------
+
+BOTH = """
+    import asyncio, sys, threading
+    import numpy as np
+    import whamming
+
+    address = sys.argv[1]
+    code = np.zeros(8, dtype=np.uint8)
+
+    def block(rounds):
+        with whamming.connect(address) as database:
+            index = database.create_index("both", 64, exist_ok=True)
+            index.upsert(range(100), np.arange(800, dtype=np.uint8).reshape(100, 8))
+            for _ in range(rounds):
+                assert len(index) == 100
+                assert len(list(index.search(code, k=3))) == 3
+
+    async def wait(thread):
+        async with whamming.aio.connect(address) as database:
+            index = await database.create_index("both", 64, exist_ok=True)
+            thread.start()
+            while thread.is_alive():
+                await asyncio.gather(*(index.count() for _ in range(8)))
+                assert len([hit async for hit in index.search(code, k=0)]) == 0
+
+    for _ in range(2):
+        asyncio.run(wait(threading.Thread(target=block, args=(150,))))
+    block(1)
+    print("done")
+"""
+
+
+def test_blocking_and_asyncio_clients_in_one_process_print_nothing(server: ServerProcess) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(BOTH), server.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(), ZeroDivisionError()])
+def test_only_a_poller_that_was_read_already_is_passed_over(error: Exception) -> None:
+    """What gRPC's older versions raise when another loop was faster; anything else is still told."""
+    told: list[Any] = []
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        here, there = socket.socketpair()
+        called = asyncio.Event()
+
+        def read(number: int) -> None:
+            assert number == 7
+            loop.remove_reader(here)
+            called.set()
+            raise error
+
+        with here, there:
+            with shared_poller(loop):
+                loop.add_reader(here, read, 7)
+            assert "add_reader" not in vars(loop)
+            there.send(b"x")
+            await asyncio.wait_for(called.wait(), PATIENCE)
+
+    asyncio.run(watch())
+    assert told == ([] if isinstance(error, BlockingIOError) else [error])
+
+
+def test_what_the_server_must_tell_is_the_same_error(server: ServerProcess) -> None:
+    """The client packs and the server validates: what a value means is for the server to refuse."""
+    with whamming.connect(server.address) as database:
+        index = database.create_index("meaning", 8)
+        index.upsert([1], np.zeros((1, 1), dtype=np.uint8))
+        for weights in (np.full(8, np.nan), np.full(8, np.inf)):
+            search = index.search(np.zeros(1, dtype=np.uint8), weights=weights)
+            with pytest.raises(InvalidArgumentError, match=r"nan|inf"):
+                next(search)

@@ -1,0 +1,342 @@
+"""Search calls in this process: a real searcher, a real event loop, and an account of what each query was sent.
+
+:class:`Bench` runs slices when the test says so, in the test's own thread, so that the order of things is certain.
+With workers it runs them by itself, as a server does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.native.oracle import Floats, Truth, truth
+from whamming import Database, StoredIndex
+from whamming.native import Stats
+from whamming.server.search.call import SearchCall
+from whamming.server.search.query import Query
+from whamming.server.search.results import Results, response
+from whamming.server.search.searcher import Searcher
+from whamming.v1 import search_pb2
+from whamming.v1.search_pb2 import (
+    END_REASON_BUDGET,
+    END_REASON_COMPLETE,
+    END_REASON_EXHAUSTED,
+    END_REASON_FAILED,
+    END_REASON_UNSPECIFIED,
+    QueryBatch,
+    QueryOptions,
+    SearchResponse,
+)
+from whamming.wire.columns import id_column, matrix, payload_list_of
+from whamming.wire.statistics import stats_at
+
+SLICE = 0.01
+LONG = 3600.0
+FINISHED = (END_REASON_COMPLETE, END_REASON_EXHAUSTED)
+
+
+def batch(
+    index: str,
+    query_ids: Iterable[int],
+    options: QueryOptions | None = None,
+    *,
+    codes: bytes = b"",
+    weights: Any = None,
+    tables: Any = None,
+    vectors: Any = None,
+    form: Any = 0,
+    after: Sequence[tuple[float, int]] = (),
+) -> QueryBatch:
+    """A batch of queries; matrices are ``[n, columns]``, or cost tables ``[n, bits, 2]``."""
+    message = QueryBatch(index=index, query_ids=query_ids, codes=codes, form=form, options=options)
+    for name, rows in (("weights", weights), ("tables", tables), ("vectors", vectors)):
+        if rows is not None:
+            array = np.asarray(rows)
+            getattr(message, name).CopyFrom(matrix(array.reshape(len(array), -1)))
+    if after:
+        message.after_distances.extend([distance for distance, _ in after])
+        message.after_ids.CopyFrom(id_column(np.array([id_ for _, id_ in after], dtype=np.uint64)))
+    return message
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a query ended, as a client reads it."""
+
+    reason: int
+    exact: bool
+    stats: Stats
+    elapsed: float
+    error: search_pb2.QueryError | None = None
+    resume: tuple[float, int] | None = None
+    guess: Truth | None = None
+
+
+@dataclass
+class Account:
+    """What one query was sent. Every promise of the proto is checked chunk by chunk."""
+
+    options: QueryOptions
+    last: tuple[float, int] = (-math.inf, -1)
+    """The last hit, or the place that the query was to continue after."""
+    granted: float = math.inf
+    ids: list[int] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    _end: Ending | None = None
+
+    def add(self, hits: Truth, payloads: Sequence[bytes], bound: float) -> None:
+        """Enter a chunk."""
+        assert self._end is None, "a chunk after the end"
+        assert len(hits) <= (self.options.chunk_size or 4096)
+        for hit in zip(hits.distances.tolist(), hits.ids.tolist(), strict=True):
+            assert hit > self.last, "out of order, or twice"
+            assert hit[0] >= max(self.bounds, default=-math.inf), "nearer than a bound that was sent"
+            self.last = hit
+        self.ids += hits.ids.tolist()
+        self.distances += hits.distances.tolist()
+        self.payloads += payloads
+        self.counts.append(len(hits))
+        self.bounds.append(bound)
+        assert len(self.ids) <= self.granted, "more hits than granted"
+        assert not math.isnan(bound)
+
+    def finish(self, end: Ending) -> None:
+        """Enter the end."""
+        assert self._end is None, "it ended twice"
+        self._end = end
+        finished = end.reason in FINISHED
+        assert end.reason != END_REASON_UNSPECIFIED
+        assert end.elapsed >= 0
+        assert end.exact == finished or self._is_reranked
+        assert (end.error is not None) == (end.reason == END_REASON_FAILED)
+        assert end.guess is None or end.reason == END_REASON_BUDGET
+        if finished or self.last[1] < 0:
+            assert end.resume is None
+        elif not self._is_reranked:
+            assert end.resume == self.last
+        if end.reason == END_REASON_COMPLETE:
+            assert len(self.ids) == self.options.k
+        if self.options.HasField("k"):
+            assert len(self.ids) + len(end.guess or ()) <= self.options.k
+
+    @property
+    def _is_reranked(self) -> bool:
+        return bool(self.options.rerank or self.options.rerank_exactly)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end is not None
+
+    @property
+    def end(self) -> Ending:
+        assert self._end is not None, "it has not ended"
+        return self._end
+
+    @property
+    def reason(self) -> int:
+        return self.end.reason
+
+    @property
+    def error(self) -> search_pb2.QueryError:
+        assert self.end.error is not None
+        return self.end.error
+
+    @property
+    def hits(self) -> Truth:
+        return Truth(np.array(self.ids, dtype=np.uint64), np.array(self.distances, dtype=np.float64))
+
+    def check_prefix(self, answer: Truth) -> None:
+        """All hits so far are the first of the answer, and no bound was a lie."""
+        assert self.hits.bytes() == answer[: len(self.ids)].bytes()
+        if len(self.ids) < len(answer):
+            assert max(self.bounds, default=-math.inf) <= answer.distances[len(self.ids)]
+
+
+class Bench:
+    """A searcher over a database. Without workers, the test runs the slices."""
+
+    def __init__(
+        self, database: Database, threads: int = 0, *, slice_seconds: float = SLICE, snapshot_seconds: float = LONG
+    ) -> None:
+        self.database = database
+        self.searcher = Searcher(database, threads, slice_seconds, snapshot_seconds)
+
+    def step(self) -> bool:
+        """Run what a worker would run next. Returns whether there was something."""
+        scheduler = self.searcher._scheduler
+        with scheduler._lock:
+            jobs, estimate = scheduler._take(LONG)
+            scheduler._busy += bool(jobs)
+        if jobs:
+            scheduler._execute(jobs, estimate)
+        return bool(jobs)
+
+    def run(self) -> int:
+        """Run slices until there is nothing to do. Returns how many."""
+        count = 0
+        while self.step():
+            count += 1
+        return count
+
+    def call(self, **limits: Any) -> Call:
+        """Open a call."""
+        return Call(self, **limits)
+
+    async def learn(self, index: str, bits: int) -> None:
+        """Search an index once, so that its further queries form groups if it is small."""
+        call = self.call()
+        call.ask(batch(index, [0], QueryOptions(k=1), tables=np.ones((1, bits, 2))))
+        await call.finish()
+        assert call[0].reason in FINISHED
+        assert self.searcher.is_quick(index)
+
+    def close(self) -> None:
+        self.searcher.close()
+
+
+class Call:
+    """A Search call, and what its client has read of it."""
+
+    def __init__(
+        self, bench: Bench, *, max_k: int = 2**31 - 1, max_queries: int = 4096, buffer_bytes: int = 1 << 20
+    ) -> None:
+        self.bench = bench
+        self.search = SearchCall(bench.searcher, max_k=max_k, max_queries=max_queries, buffer_bytes=buffer_bytes)
+        self.accounts: dict[int, Account] = {}
+        self.order: list[int] = []
+        """The query of each chunk, in the order of arrival."""
+        self._results: AsyncIterator[list[Results]] = self.search.results()
+
+    def __getitem__(self, query_id: int) -> Account:
+        return self.accounts[query_id]
+
+    def ask(self, message: QueryBatch) -> None:
+        """Send queries."""
+        for row, query_id in enumerate(message.query_ids):
+            account = self.accounts[query_id] = Account(message.options)
+            if message.options.HasField("credit"):
+                account.granted = message.options.credit
+            ids = np.frombuffer(message.after_ids.uint64, "<u8")
+            if row < min(len(message.after_distances), len(ids)) and message.after_distances[row] > -math.inf:
+                account.last = message.after_distances[row], int(ids[row])
+        self.search.add(message)
+
+    def grant(self, query_id: int, hits: int) -> None:
+        """Let a query send more."""
+        if query_id in self.accounts:
+            self.accounts[query_id].granted += hits
+        self.search.grant(query_id, hits)
+
+    def cancel(self, *query_ids: int) -> None:
+        """Stop queries."""
+        self.search.cancel(query_ids)
+
+    def query(self, query_id: int) -> Query:
+        """The server's side of a query under way."""
+        return self.search._queries[query_id]
+
+    @property
+    def under_way(self) -> set[int]:
+        return set(self.search._queries)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait to be read."""
+        return self.search.buffer._bytes
+
+    async def read_message(self) -> bool:
+        """Read the next message, waiting for it. Returns whether there was one, not the end of the call."""
+        try:
+            some = await anext(self._results)
+        except StopAsyncIteration:
+            return False
+        self.enter(SearchResponse.FromString(response(some).SerializeToString()))
+        return True
+
+    async def read(self) -> int:
+        """Read what waits. Returns how many messages there were."""
+        count = 0
+        while self.waiting:
+            await self.read_message()
+            count += 1
+        return count
+
+    async def run(self) -> None:
+        """Run slices and read until nothing happens any more."""
+        while self.bench.run() + await self.read():
+            pass
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Read messages until a condition holds; workers search meanwhile."""
+        while not condition():
+            assert await self.read_message(), "the call ended first"
+
+    async def until_ended(self, *query_ids: int) -> None:
+        await self.until(lambda: all(self[query_id].has_ended for query_id in query_ids))
+
+    async def finish(self) -> dict[int, Account]:
+        """Send nothing more and read the rest; all queries have ended when the call has."""
+        self.search.close_requests()
+        await self.run()
+        while await self.read_message():
+            pass
+        assert all(account.has_ended for account in self.accounts.values())
+        assert not self.under_way
+        return self.accounts
+
+    def enter(self, message: SearchResponse) -> None:
+        """Enter a message into the accounts."""
+        ids, distances = np.frombuffer(message.ids.uint64, "<u8"), np.frombuffer(message.distances, "<f8")
+        payloads = payload_list_of(message.payloads, len(ids))
+        assert sum(message.counts) == len(ids) == len(distances) == len(payloads)
+        ends = message.ends
+        ending = set(ends.query_ids)
+        assert len(ending) == len(ends.query_ids)
+        first = 0
+        for query_id, count, bound in zip(message.query_ids, message.counts, message.lower_bounds, strict=True):
+            part = slice(first, first + count)
+            first += count
+            account = self[query_id]
+            assert count or query_id in ending, "a chunk of nothing"
+            kept = payloads[part] if account.options.payloads else []
+            assert account.options.payloads or not any(payloads[part])
+            account.add(Truth(ids[part], distances[part]), kept, bound)
+            self.order.append(query_id)
+        errors = {error.query_id: error for error in ends.errors}
+        resumes = {one.query_id: (one.token.distance, one.token.id) for one in ends.resumes}
+        guesses = {
+            one.query_id: Truth(np.frombuffer(one.ids.uint64, "<u8"), np.frombuffer(one.distances, "<f8"))
+            for one in ends.guesses
+        }
+        for row, query_id in enumerate(ends.query_ids):
+            assert query_id in message.query_ids, "an end comes with a chunk"
+            extras = errors.pop(query_id, None), resumes.pop(query_id, None), guesses.pop(query_id, None)
+            stats, elapsed = stats_at(ends.statistics, row), ends.statistics.elapsed_seconds[row]
+            self[query_id].finish(Ending(ends.reasons[row], ends.exact[row], stats, elapsed, *extras))
+        assert not errors
+        assert not resumes
+        assert not guesses
+
+
+def random_table(bits: int, seed: int = 0) -> Floats:
+    """Costs ``[bits, 2]``."""
+    return np.random.default_rng(seed).random((bits, 2))
+
+
+def answer_of(index: StoredIndex, costs: Floats) -> Truth:
+    """All items of an index in order, by the oracle."""
+    parts = list(index.snapshot().scan(1000))
+    if not parts:
+        return Truth(np.empty(0, dtype=np.uint64), np.empty(0))
+    ids = np.concatenate([part.ids for part in parts])
+    codes = np.concatenate([part.codes for part in parts])
+    if index.settings.bit_order == "big":
+        codes = np.packbits(np.unpackbits(codes, axis=1), axis=1, bitorder="little")
+    return truth(codes, costs, ids)

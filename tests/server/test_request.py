@@ -1,0 +1,255 @@
+"""A batch of queries and its options as they are read: every field that is outside its limits is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.server.calls import batch
+from whamming import Database
+from whamming.server.search.options import DEFAULT_CHUNK, MAX_CHUNK, Options, options_of
+from whamming.server.search.request import QueryRequest
+from whamming.v1 import types_pb2
+from whamming.v1.search_pb2 import (
+    COST_FORM_INNER,
+    PLAN_PROBE,
+    PLAN_SWEEP,
+    Budget,
+    QueryBatch,
+    QueryOptions,
+)
+from whamming.wire.fields import FieldError
+from whamming.wire.service_errors import NoEncoderError, NoTablesError
+
+BITS = 13
+MAX_K = 2**31 - 1
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_that_are_not_set() -> None:
+    assert options_of(QueryOptions(), MAX_K) == Options()
+    assert Options().chunk_size == DEFAULT_CHUNK
+    assert options_of(QueryOptions(budget=Budget()), MAX_K) == Options(), "0 means no limit"
+
+
+def test_all_options() -> None:
+    budget = Budget(candidates=7, seconds=0.5)
+    message = QueryOptions(k=3, radius=-0.0, plan=PLAN_SWEEP, payloads=True, chunk_size=5, credit=0, budget=budget)
+    assert options_of(message, MAX_K) == Options(3, 0.0, "sweep", True, 5, 0, 7, 0.5, None)
+    assert options_of(QueryOptions(k=2, rerank=9), MAX_K).rerank == 9
+    assert options_of(QueryOptions(rerank_exactly=True), MAX_K).rerank == "exact"
+    assert options_of(QueryOptions(chunk_size=2**32 - 1), MAX_K).chunk_size == MAX_CHUNK
+    assert options_of(QueryOptions(k=MAX_K, radius=math.inf), MAX_K).radius == math.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "words"),
+    [
+        (QueryOptions(k=0), "options.k", "k = 0; it must be 1 to 2147483647"),
+        (QueryOptions(k=2**31), "options.k", "k = 2147483648; it must be 1 to 2147483647"),
+        (QueryOptions(k=2**64 - 1), "options.k", "k = 18446744073709551615"),
+        (QueryOptions(radius=math.nan), "options.radius", "radius = nan"),
+        (QueryOptions(plan=9), "options.plan", "= 9"),  # type: ignore[arg-type]
+        (QueryOptions(plan=-1), "options.plan", "= -1"),  # type: ignore[arg-type]
+        (QueryOptions(budget=Budget(seconds=-0.5)), "options.budget.seconds", "seconds = -0.5"),
+        (QueryOptions(budget=Budget(seconds=math.nan)), "options.budget.seconds", "seconds = nan"),
+        (QueryOptions(budget=Budget(seconds=math.inf)), "options.budget.seconds", "seconds = inf"),
+        (QueryOptions(rerank=3), "options.rerank", "needs k"),
+        (QueryOptions(k=1, rerank=3, rerank_exactly=True), "options.rerank", "rerank = 3"),
+        (QueryOptions(k=1, rerank=3, radius=1.0), "options.rerank", "radius"),
+        (QueryOptions(rerank_exactly=True, budget=Budget(candidates=1)), "options.rerank", "budget"),
+    ],
+    ids=str,
+)
+def test_options_outside_their_limits(options: QueryOptions, field: str, words: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        options_of(options, MAX_K)
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (Options(k=10), True),
+        (Options(k=256, radius=1.0, plan="probe"), True),
+        (Options(k=10, credit=10, chunk_size=10), True),
+        (Options(), False),
+        (Options(radius=1.0), False),
+        (Options(k=257), False),
+        (Options(k=10, chunk_size=9), False),
+        (Options(k=10, credit=9), False),
+        (Options(k=10, payloads=True), False),
+        (Options(k=10, candidates=5), False),
+        (Options(k=10, seconds=5.0), False),
+        (Options(k=10, rerank="exact"), False),
+    ],
+)
+def test_only_queries_that_need_no_cursor_are_grouped(options: Options, expected: bool) -> None:
+    assert options.can_be_grouped is expected
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    with whamming.open(":memory:") as database:
+        database.create_index("docs", BITS)
+        database.create_index("bare", BITS, tables="none")
+        database.create_index("signs", BITS, encoder="sign", dim=BITS)
+        yield database
+
+
+def read(message: QueryBatch) -> QueryRequest:
+    return QueryRequest(message, options_of(message.options, MAX_K))
+
+
+def test_columns_are_views_of_the_message(database: Database) -> None:
+    tables = np.random.default_rng(0).random((3, BITS, 2))
+    request = read(batch("docs", [5, 6, 2**64 - 1], tables=tables))
+    request.check(database.index("docs"))
+    assert len(request) == 3
+    assert request.query_ids == [5, 6, 2**64 - 1]
+    given = request.given(slice(1, 3))
+    assert given.tables is not None
+    assert given.tables.tolist() == tables[1:].reshape(2, -1).tolist()
+    assert given.codes is given.weights is given.vectors is None
+    assert not given.tables.flags.owndata
+
+
+def test_one_row_of_weights_serves_all_queries(database: Database) -> None:
+    weights = np.arange(BITS, dtype=np.float32)[None]
+    request = read(batch("docs", range(4), codes=bytes(8), weights=weights))
+    request.check(database.index("docs"))
+    given = request.given(slice(2, 4))
+    assert given.weights is not None
+    assert given.weights.tolist() == [weights[0].tolist()] * 2
+
+
+def test_places_to_continue_after() -> None:
+    request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=[(1.5, 2**64 - 1), (-math.inf, 4), (-0.0, 0)]))
+    assert [request.after(row) for row in range(3)] == [(1.5, 2**64 - 1), None, (0.0, 0)]
+    assert read(batch("docs", [1], codes=bytes(2))).after(0) is None
+    assert request.group is None
+
+
+@pytest.mark.parametrize(
+    ("distances", "ids", "field"),
+    [
+        ([1.0], 16, "after_distances"),
+        ([1.0, 2.0], 8, "after_ids"),
+        ([1.0, 2.0], 7, "after_ids.uint64"),
+        ([1.0], 8, "after_distances"),
+        ([], 16, "after_distances"),
+        ([1.0, math.nan], 16, "after_distances"),
+    ],
+)
+def test_places_that_cannot_be_read(distances: list[float], ids: int, field: str) -> None:
+    message = batch("docs", [1, 2], codes=bytes(4))
+    message.after_distances.extend(distances)
+    message.after_ids.uint64 = bytes(ids)
+    with pytest.raises(FieldError) as caught:
+        read(message)
+    assert caught.value.field == field
+
+
+ONES = np.ones((2, BITS))
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    # what: columns of two queries, field, words of the message
+    "nothing": ({}, "codes", "no codes, cost tables or vectors"),
+    "weights alone": ({"weights": ONES}, "codes", "no codes"),
+    "short codes": ({"codes": bytes(3)}, "codes", "3 bytes for 2 queries; codes of 13 bits have 2 each"),
+    "long codes": ({"codes": bytes(5)}, "codes", "5 bytes for 2 queries"),
+    "few weights": ({"codes": bytes(4), "weights": ONES[:, 1:]}, "weights", "12 columns; it must have 13"),
+    "many rows": ({"codes": bytes(4), "weights": np.ones((3, BITS))}, "weights", "3 rows for 2 queries"),
+    "whole weights": ({"codes": bytes(4), "weights": ONES.astype(np.int8)}, "weights.type", "int8"),
+    "half weights": ({"codes": bytes(4), "weights": ONES.astype(np.float16)}, "weights.type", "float16"),
+    "few costs": ({"tables": ONES}, "tables", "13 columns; it must have 26"),
+    "few tables": ({"tables": np.ones((1, 26))}, "tables", "1 rows for 2 queries"),
+    "codes and tables": ({"codes": bytes(4), "tables": np.ones((2, 26))}, "tables", "cost tables and codes"),
+    "weights and tables": ({"weights": ONES, "tables": np.ones((2, 26))}, "tables", "cost tables and codes"),
+    "form": ({"codes": bytes(4), "form": COST_FORM_INNER}, "form", "form = 2 without vectors"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_columns_that_do_not_fit_the_index(database: Database, what: str) -> None:
+    columns, field, words = WRONG[what]
+    with pytest.raises(FieldError) as caught:
+        read(batch("docs", [1, 2], **columns)).check(database.index("docs"))
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "words"),
+    [
+        ({"vectors": ONES[:, 1:]}, "vectors", "12 columns; the index's encoder takes 13"),
+        ({"vectors": ONES[:1]}, "vectors", "1 rows for 2 queries"),
+        ({"vectors": ONES, "codes": bytes(4)}, "vectors", "vectors and codes"),
+        ({"vectors": ONES, "tables": np.ones((2, 26))}, "vectors", "vectors and codes or cost tables"),
+        ({"vectors": ONES, "form": 9}, "form", "form = 9"),
+    ],
+    ids=str,
+)
+def test_vectors_that_do_not_fit_the_encoder(database: Database, columns: Any, field: str, words: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        read(batch("signs", [1, 2], **columns)).check(database.index("signs"))
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+def test_what_an_index_has_to_have(database: Database) -> None:
+    with pytest.raises(NoEncoderError, match="docs"):
+        read(batch("docs", [1, 2], vectors=ONES)).check(database.index("docs"))
+    with pytest.raises(NoEncoderError, match="signs"):
+        read(batch("signs", [1, 2], QueryOptions(k=1, rerank=2), vectors=ONES)).check(database.index("signs"))
+    with pytest.raises(NoTablesError):
+        read(batch("bare", [1], QueryOptions(plan=PLAN_PROBE), codes=bytes(2))).check(database.index("bare"))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "field"),
+    [
+        (types_pb2.Matrix(type=0, columns=BITS, data=bytes(8 * BITS)), "weights.type"),
+        (types_pb2.Matrix(type=77, columns=BITS, data=bytes(8 * BITS)), "weights.type"),  # type: ignore[arg-type]
+        (types_pb2.Matrix(type=4, columns=BITS, data=bytes(8 * BITS - 1)), "weights.data"),
+        (types_pb2.Matrix(type=4, columns=0, data=b""), "weights.data"),
+        (types_pb2.Matrix(type=4, columns=BITS, data=b""), "weights"),
+        (types_pb2.Matrix(), "weights.type"),
+    ],
+    ids=str,
+)
+def test_matrices_that_are_none(database: Database, matrix: types_pb2.Matrix, field: str) -> None:
+    message = batch("docs", [1], codes=bytes(2))
+    message.weights.CopyFrom(matrix)
+    with pytest.raises(FieldError) as caught:
+        read(message).check(database.index("docs"))
+    assert caught.value.field == field
+
+
+def test_groups_have_everything_in_common() -> None:
+    few = QueryOptions(k=3)
+    tables = np.ones((1, BITS, 2))
+    same = [read(batch("docs", [i], few, tables=i * tables)).group for i in range(2)]
+    assert same[0] == same[1] is not None
+    others = [
+        read(batch("other", [1], few, tables=tables)),
+        read(batch("docs", [1], QueryOptions(k=4), tables=tables)),
+        read(batch("docs", [1], few, tables=tables.astype(np.float32))),
+        read(batch("docs", [1], few, tables=np.ones((1, 2)))),
+        read(batch("docs", [1], few, codes=bytes(2))),
+        read(batch("docs", [1], few, codes=bytes(2), weights=np.ones((1, BITS)))),
+        read(batch("docs", [1], few, vectors=np.ones((1, BITS)))),
+        read(batch("docs", [1], few, vectors=np.ones((1, BITS)), form=1)),
+    ]
+    groups = [request.group for request in others]
+    assert len({*groups, same[0]}) == len(others) + 1

@@ -1,0 +1,207 @@
+"""Results that wait to be sent: in order, nothing twice, a bounded number of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.native.examples import generated
+from whamming.server.search.results import CHUNK_BYTES, Results
+from whamming.server.search.send_buffer import MESSAGE_BYTES, SendBuffer
+
+
+def results(query_id: int, size: int = CHUNK_BYTES + 2) -> Results:
+    """Results of one chunk that take so many bytes. Their ids are all zero."""
+    return Results((query_id,), (1,), bytes(size - CHUNK_BYTES), b"", (0.0,))
+
+
+def query_ids(some: Sequence[Results]) -> list[int]:
+    return [one.query_ids[0] for one in some]
+
+
+class Shared:
+    """A buffer and the lock that it shares with its call."""
+
+    def __init__(self, limit: int) -> None:
+        self.lock = threading.Lock()
+        self.buffer = SendBuffer(limit, self.lock)
+
+    def put(self, some: Results) -> None:
+        with self.lock:
+            self.buffer.put(some)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        with self.lock:
+            self.buffer.finish(error)
+
+    async def take(self) -> list[int]:
+        return query_ids(await self.buffer.take())
+
+
+async def test_results_come_out_in_order_and_together() -> None:
+    shared = Shared(1000)
+    shared.put(results(1))
+    shared.put(results(2))
+    assert await shared.take() == [1, 2]
+    waiting = asyncio.ensure_future(shared.take())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    threading.Thread(target=shared.put, args=(results(3),)).start()
+    assert await waiting == [3]
+
+
+async def test_results_from_the_event_loop_wake_the_reader() -> None:
+    shared = Shared(1000)
+    waiting = asyncio.ensure_future(shared.take())
+    await asyncio.sleep(0)
+    shared.put(results(1))
+    shared.put(results(2))
+    assert await waiting == [1, 2]
+
+
+async def test_results_are_joined_up_to_a_size() -> None:
+    shared = Shared(1 << 30)
+    half, double = MESSAGE_BYTES // 2, 2 * MESSAGE_BYTES
+    for query_id, size in enumerate([half, half, CHUNK_BYTES, double, CHUNK_BYTES]):
+        shared.put(results(query_id, size))
+    assert await shared.take() == [0, 1]
+    assert await shared.take() == [2]
+    assert await shared.take() == [3]
+    assert await shared.take() == [4]
+
+
+async def test_it_ends_after_what_waits() -> None:
+    shared = Shared(1000)
+    shared.put(results(1))
+    shared.finish()
+    assert await shared.take() == [1]
+    assert await shared.take() == []
+    assert await shared.take() == []
+
+
+async def test_the_end_wakes_the_reader() -> None:
+    shared = Shared(1000)
+    waiting = asyncio.ensure_future(shared.take())
+    await asyncio.sleep(0)
+    shared.finish()
+    assert await waiting == []
+
+
+async def test_an_error_comes_first() -> None:
+    shared = Shared(1000)
+    shared.put(results(1))
+    shared.finish(ValueError("first"))
+    shared.finish(ValueError("second"))
+    shared.finish()
+    with pytest.raises(ValueError, match="first"):
+        await shared.take()
+
+
+async def test_an_error_wakes_the_reader() -> None:
+    shared = Shared(1000)
+    waiting = asyncio.ensure_future(shared.take())
+    await asyncio.sleep(0)
+    threading.Thread(target=shared.finish, args=(ValueError("wrong"),)).start()
+    with pytest.raises(ValueError, match="wrong"):
+        await waiting
+
+
+async def test_room_is_counted_in_bytes() -> None:
+    shared = Shared(200)
+    assert shared.buffer.has_room()
+    shared.put(results(1, 199))
+    assert shared.buffer.has_room()
+    shared.put(results(2, 64))
+    assert not shared.buffer.has_room()
+    shared.put(results(3, MESSAGE_BYTES))
+    assert await shared.take() == [1, 2]
+    assert not shared.buffer.has_room()
+    assert await shared.take() == [3]
+    assert shared.buffer.has_room()
+
+
+async def test_nothing_is_kept_where_nobody_reads() -> None:
+    shared = Shared(100)
+    shared.put(results(1, 100))
+    shared.buffer.discard()
+    shared.put(results(2, 100))
+    assert shared.buffer.has_room()
+    shared.finish()
+    assert await shared.take() == []
+
+
+async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
+    shared = Shared(1000)
+    waiting = asyncio.ensure_future(shared.take())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    shared.put(results(1))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await shared.take() == [1]
+
+
+def test_a_closed_loop_means_that_nobody_reads() -> None:
+    async def read_in_vain() -> Shared:
+        shared = Shared(10)
+        asyncio.ensure_future(shared.take()).add_done_callback(lambda _: None)
+        await asyncio.sleep(0)
+        return shared
+
+    shared = asyncio.run(read_in_vain())
+    thread = threading.Thread(target=shared.put, args=(results(1),))
+    thread.start()
+    thread.join()
+    shared.put(results(2))
+    shared.finish()
+
+
+@given(
+    sizes=st.lists(st.integers(CHUNK_BYTES, 2000), max_size=60),
+    limit=st.integers(1, 3000),
+    senders=st.integers(1, 4),
+)
+@generated(40)
+def test_threads_that_ask_for_room_keep_the_limit(sizes: list[int], limit: int, senders: int) -> None:
+    """Everything arrives, in each sender's order, and little is kept at any time."""
+
+    async def run() -> None:
+        shared = Shared(limit)
+        room = threading.Condition()
+        most = 0
+
+        def send(number: int) -> None:
+            nonlocal most
+            for place, size in enumerate(sizes):
+                with room:
+                    assert room.wait_for(shared.buffer.has_room, 20), "room never came"
+                shared.put(results(number * 1000 + place, size))
+                most = max(most, shared.buffer._bytes)
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(senders)]
+        for thread in threads:
+            thread.start()
+
+        def finish() -> None:
+            for thread in threads:
+                thread.join()
+            shared.finish()
+
+        finisher = threading.Thread(target=finish)
+        finisher.start()
+        found: list[int] = []
+        while some := await shared.take():
+            found += some
+            with room:
+                room.notify_all()
+        await asyncio.to_thread(finisher.join)
+        for number in range(senders):
+            assert [one % 1000 for one in found if one // 1000 == number] == list(range(len(sizes)))
+        assert most <= limit + senders * max(sizes, default=0)
+
+    asyncio.run(run())

@@ -1,0 +1,158 @@
+"""Columns of bytes: what goes in comes out, and bytes that are no column name their field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.native.examples import generated
+from whamming.storage import Payloads
+from whamming.v1 import types_pb2
+from whamming.v1.types_pb2 import IdColumn, Matrix, PayloadColumn
+from whamming.wire.columns import (
+    id_column,
+    ids_of,
+    matrix,
+    matrix_of,
+    numbers_of,
+    payload_column,
+    payload_list_column,
+    payload_list_of,
+    payloads_of,
+)
+from whamming.wire.enums import ELEMENT_TYPES
+from whamming.wire.fields import FieldError, InvalidArgumentError, in_field
+
+TYPES = ["<f4", "<f2", "i1", "<f8", "u1"]
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+@generated(100)
+def test_ids(ids: list[int]) -> None:
+    for array in (np.array(ids, dtype="<u8"), np.array(ids, dtype=">u8"), np.array(ids + ids, dtype="<u8")[: len(ids)]):
+        column = IdColumn.FromString(id_column(array).SerializeToString())
+        assert len(column.uint64) == 8 * len(ids)
+        assert ids_of(column, "ids").tolist() == ids
+
+
+def test_ids_are_little_endian() -> None:
+    assert id_column(np.array([1, 2**63], dtype=np.uint64)).uint64 == b"\1" + bytes(14) + b"\x80"
+    assert len(ids_of(IdColumn(), "ids")) == 0, "an unset column is empty"
+
+
+@given(data=st.data(), kind=st.sampled_from(TYPES), rows=st.integers(0, 5), columns=st.integers(1, 7))
+@generated(100)
+def test_matrices(data: st.DataObject, kind: str, rows: int, columns: int) -> None:
+    raw = data.draw(st.binary(min_size=8 * rows * columns, max_size=8 * rows * columns))
+    dtype = np.dtype(kind)
+    numbers = np.frombuffer(raw, dtype=dtype, count=rows * columns).reshape(rows, columns)
+    strided = np.repeat(numbers, 2, axis=1)[:, ::2]
+    for given_rows in (numbers, numbers.astype(dtype.newbyteorder(">")), np.asfortranarray(numbers), strided):
+        message = Matrix.FromString(matrix(given_rows).SerializeToString())
+        assert message.columns == columns
+        assert ELEMENT_TYPES[message.type] == dtype
+        found = matrix_of(message, "m")
+        assert found.dtype == dtype
+        assert found.shape == (rows, columns)
+        assert np.array_equal(found, numbers, equal_nan=kind.startswith("<f"))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.bool_, np.longdouble])
+def test_numbers_of_other_types_become_float32(dtype: Any) -> None:
+    message = matrix(np.array([[0, 1, 1]], dtype=dtype))
+    assert message.type == types_pb2.ELEMENT_TYPE_FLOAT32
+    assert matrix_of(message, "m").tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_every_element_type_has_a_numpy_type() -> None:
+    numbers = set(types_pb2.ElementType.values()) - {types_pb2.ELEMENT_TYPE_UNSPECIFIED}
+    assert set(ELEMENT_TYPES) == numbers
+    for number, dtype in ELEMENT_TYPES.items():
+        assert types_pb2.ElementType.Name(number) == f"ELEMENT_TYPE_{dtype.name.upper()}"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "words"),
+    [
+        (Matrix(), "m.type", "m.type = 0"),
+        (Matrix(type=9, columns=1), "m.type", "m.type = 9; choose one of 1 (float32)"),  # type: ignore[arg-type]
+        (Matrix(type=-1, columns=1), "m.type", "m.type = -1"),  # type: ignore[arg-type]
+        (Matrix(type=1, columns=0), "m.data", "0 bytes; rows of 0 x float32"),
+        (Matrix(type=1, columns=0, data=bytes(4)), "m.data", "4 bytes"),
+        (Matrix(type=1, columns=3, data=bytes(11)), "m.data", "11 bytes; rows of 3 x float32 have 12 each"),
+        (Matrix(type=4, columns=2**32 - 1, data=bytes(8)), "m.data", "8 bytes"),
+    ],
+    ids=str,
+)
+def test_what_is_no_matrix(message: Matrix, field: str, words: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        matrix_of(message, "m")
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [1, 7, 9, 15])
+def test_what_is_no_column_of_numbers(size: int) -> None:
+    with pytest.raises(FieldError, match=f"{size} bytes; it must be a multiple of 8") as caught:
+        ids_of(IdColumn(uint64=bytes(size)), "items.ids")
+    assert caught.value.field == "items.ids.uint64"
+    assert len(numbers_of(bytes(size * 4), "<u4", "x")) == size
+
+
+@given(st.lists(st.binary(max_size=20)))
+@generated(100)
+def test_payloads(payloads: list[bytes]) -> None:
+    message = PayloadColumn.FromString(payload_list_column(payloads).SerializeToString())
+    assert payload_list_of(message, len(payloads)) == payloads
+    packed = payloads_of(message, len(payloads), "p")
+    assert packed.lengths.tolist() == [len(payload) for payload in payloads]
+    assert packed.data.tobytes() == b"".join(payloads)
+    assert payload_column(packed) == message
+    ends = np.cumsum([len(payload) for payload in payloads], dtype=np.uint64)
+    assert payload_column(Payloads(ends, np.frombuffer(b"".join(payloads), dtype=np.uint8))) == message
+
+
+def test_an_unset_column_of_payloads_means_empty_ones() -> None:
+    assert payload_list_of(PayloadColumn(), 3) == [b""] * 3
+
+
+@pytest.mark.parametrize(
+    ("lengths", "data", "field", "words"),
+    [
+        ([1, 2], 3, "p.lengths", "2 numbers for 3 rows"),
+        ([1, 2, 3, 4], 10, "p.lengths", "4 numbers for 3 rows"),
+        ([], 0, "p.lengths", "0 numbers for 3 rows"),
+        ([1, 2, 3], 5, "p.data", "5 bytes; the lengths come to 6"),
+        ([1, 2, 3], 7, "p.data", "7 bytes; the lengths come to 6"),
+        ([2**32 - 1] * 3, 5, "p.data", f"the lengths come to {3 * (2**32 - 1)}"),
+    ],
+)
+def test_what_are_no_payloads(lengths: list[int], data: int, field: str, words: str) -> None:
+    message = PayloadColumn(lengths=np.array(lengths, dtype="<u4").tobytes(), data=bytes(data))
+    with pytest.raises(FieldError) as caught:
+        payloads_of(message, 3, "p")
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+def test_lengths_of_half_a_number() -> None:
+    with pytest.raises(FieldError) as caught:
+        payloads_of(PayloadColumn(lengths=bytes(5)), 1, "p")
+    assert caught.value.field == "p.lengths"
+
+
+def test_a_field_is_added_to_errors_that_name_none() -> None:
+    with pytest.raises(FieldError, match="too long") as caught, in_field("weights"):
+        raise InvalidArgumentError("too long")
+    assert caught.value.field == "weights"
+    with pytest.raises(FieldError) as caught, in_field("weights"):
+        raise FieldError("weights.type", "odd")
+    assert caught.value.field == "weights.type"
+    with pytest.raises(KeyError), in_field("weights"):
+        raise KeyError
+    with in_field("weights"):
+        pass
