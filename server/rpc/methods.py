@@ -49,16 +49,22 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
 
     async def answer(data: bytes, context: Context) -> bytes:
         async with reporting(context):
-            with admit():
-                response: Message = await call(read(data), context)
-                return response.SerializeToString()
+            try:
+                with admit():
+                    response: Message = await call(read(data), context)
+                    return response.SerializeToString()
+            finally:
+                data = b""  # gRPC may keep this frame; see reporting
         raise AssertionError("unreachable: reporting has ended the call")
 
     async def stream(data: bytes, context: Context) -> None:
         async with reporting(context):
-            with admit():
-                async for response in call(read(data), context):
-                    await context.write(response.SerializeToString())
+            try:
+                with admit():
+                    async for response in call(read(data), context):
+                        await context.write(response.SerializeToString())
+            finally:
+                data = b""
 
     async def converse(unused: object, context: Context) -> None:
         async def receive() -> Message | None:

@@ -7,9 +7,7 @@ field at fault if there is one, and a ``RetryInfo`` where trying again later mak
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -41,18 +39,36 @@ def status_of(failure: Failure) -> status_pb2.Status:
     return status
 
 
-@contextlib.asynccontextmanager
-async def reporting(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
-    """End the call with the status of an error raised inside. If the client has gone, end it silently."""
-    try:
+class reporting:  # noqa: N801 - used like a function
+    """Ends the call with the status of an error raised inside. If the client has gone, ends it silently."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        """Report to the client of a call."""
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        """Enter the context."""
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Leave it."""
+        if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
+            return
         try:
-            yield
-        except (grpc.aio.AbortError, grpc.aio.InternalError):
-            raise
-        except Exception as error:
-            await context.abort_with_status(rpc_status.to_status(status_of(failure_of(error))))
-    except grpc.aio.InternalError as error:  # nothing could be written to the client
-        raise asyncio.CancelledError from error
+            if isinstance(error, grpc.aio.InternalError):
+                raise error
+            status = rpc_status.to_status(status_of(failure_of(error)))
+            # gRPC's context keeps the error that aborts the call, which leads to this one and those before it: with
+            # their tracebacks they would keep the call's messages alive until the garbage collector runs.
+            del trace
+            earlier: BaseException | None = error
+            while earlier is not None:
+                earlier.__traceback__ = None
+                earlier = earlier.__context__
+            await self._context.abort_with_status(status)
+        except grpc.aio.InternalError as lost:  # nothing could be written to the client
+            raise asyncio.CancelledError from lost
 
 
 class _LostClients(logging.Filter):

@@ -70,7 +70,6 @@ class SearchCall:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def _read(self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]) -> None:
-        error = None
         try:
             while (request := await receive()) is not None:
                 kind = request.WhichOneof("request")
@@ -82,9 +81,10 @@ class SearchCall:
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
                     raise FieldError("request", "a request is empty; it must have queries, a cancel or a grant")
-        except Exception as failure:
-            error = failure
-        self.close_requests(error)
+        except Exception as error:  # kept in no variable: with its traceback it would keep this call's messages alive
+            self.close_requests(error)
+        else:
+            self.close_requests()
 
     def close_requests(self, error: Exception | None = None) -> None:
         """Take no more requests: end the call when all queries have ended, or at once with an error."""

@@ -6,8 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from whamming.native import MAX_BITS
 from whamming.server.search.call import SearchCall
 from whamming.server.search.results import Results, response
+from whamming.storage.vectors.arrays import MAX_DIM
 from whamming.v1 import search_pb2, types_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.fields import FieldError
@@ -51,11 +53,13 @@ async def search_once(
 def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
     """Return the request as a batch of one query."""
     batch = search_pb2.QueryBatch(index=request.index, query_ids=[_QUERY_ID], codes=request.code, form=request.form)
-    for numbers, column, kind, dtype in (
-        (request.weights, batch.weights, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
-        (request.table, batch.tables, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
-        (request.vector, batch.vectors, types_pb2.ELEMENT_TYPE_FLOAT32, "<f4"),
+    for field, numbers, most, column, kind, dtype in (
+        ("weights", request.weights, MAX_BITS, batch.weights, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
+        ("table", request.table, 2 * MAX_BITS, batch.tables, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
+        ("vector", request.vector, MAX_DIM, batch.vectors, types_pb2.ELEMENT_TYPE_FLOAT32, "<f4"),
     ):
+        if len(numbers) > most:  # before they become Python's numbers, which are many times as large
+            raise FieldError(field, f"{field} has {len(numbers)} numbers; no index takes more than {most}")
         if numbers:
             column.type, column.columns, column.data = kind, len(numbers), np.array(numbers, dtype).tobytes()
     if request.HasField("after"):

@@ -65,7 +65,10 @@ class SendBuffer:
         while True:
             with self._lock:
                 if self._error is not None:
-                    raise self._error
+                    try:
+                        raise self._error
+                    finally:
+                        self._error = None  # its traceback leads here: together they would outlive the call
                 if self._waiting:
                     return self._gather()
                 if self._finished:

@@ -188,9 +188,16 @@ def _itq(
 def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
     """Return the directions in which the sample varies most, ``[dim, bits]``."""
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
-    for _, block in blocks(rows, cells=LARGE_CELLS):
-        centred = block - mean
-        covariance += centred.T @ centred
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _, block in blocks(rows, cells=LARGE_CELLS):
+            centred = block - mean
+            covariance += centred.T @ centred
+    if not np.isfinite(covariance).all():
+        largest = float(np.abs(rows).max())
+        raise InvalidArgumentError(
+            f"the sample has numbers up to {largest:.3g}, and their squares overflow; 'itq' takes up to about 1e15: "
+            "scale the vectors"
+        )
     if not covariance.any():
         raise InvalidArgumentError(
             f"all {len(rows)} vectors of the sample are the same; encoder = 'itq' learns from how they differ"

@@ -160,14 +160,23 @@ def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
     assert found == {i: bytes([i % 256]) * 65_536 for i in range(400) if i % 7}
 
 
+async def results_of(call: SearchCall) -> list[results.Results]:
+    """Return all that a call would send."""
+    parts: list[results.Results] = []
+    async with asyncio.timeout(PATIENCE):
+        while some := await call.next_results():
+            parts += some
+    return parts
+
+
 class GrantedAtOnce(Query):
     """A query that is granted credit at the very moment when it begins to wait for some."""
 
-    def leave(self) -> tuple[State, bool]:
-        left = super().leave()
-        if left[0] is State.BLOCKED:
+    def leave(self) -> State:
+        state = super().leave()
+        if state is State.BLOCKED_ON_CREDIT:
             self.call.grant(self.id, 1)
-        return left
+        return state
 
 
 async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> None:
@@ -182,8 +191,7 @@ async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> 
             call._queries[1] = GrantedAtOnce(call, request, 0, None)
             searcher.submit(call.flow, [call._queries[1]])
             call.close_requests()
-            async with asyncio.timeout(PATIENCE):
-                parts = [part async for some in call.results() for part in some]
+            parts = await results_of(call)
         finally:
             searcher.close()
     assert sum(sum(part.counts) for part in parts) == 20
@@ -218,12 +226,75 @@ async def test_a_query_that_is_stopped_as_its_group_ends_is_not_both_answered_an
             call._queries[1] = StoppedAtTheLastMoment(call, request, 0, request.group)
             searcher.submit(call.flow, [call._queries[1]])
             call.close_requests()
-            async with asyncio.timeout(PATIENCE):
-                [part] = [part async for some in call.results() for part in some]
+            [part] = await results_of(call)
         finally:
             searcher.close()
     [end] = part.ends
     assert (end.reason, sum(part.counts)) in ((results.COMPLETE, 3), (results.CANCELLED, 0))
+
+
+async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
+    """Its error and its messages, up to 16 MiB each, kept each other alive until the garbage collector ran."""
+
+    async def receive() -> search_pb2.SearchRequest:
+        return search_pb2.SearchRequest(queries=search_pb2.QueryBatch(index="docs", query_ids=[1, 1], codes=b"xy"))
+
+    async def send(response: search_pb2.SearchResponse) -> None:
+        raise AssertionError("nothing is sent")
+
+    with open_database() as database:
+        searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
+        gc.collect()
+        gc.disable()
+        try:
+            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
+            gone = weakref.ref(call)
+            with pytest.raises(InvalidArgumentError, match="query id 1"):
+                await call.run(receive, send)
+            del call
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert gone() is None
+        finally:
+            gc.enable()
+            searcher.close()
+
+
+@pytest.mark.parametrize("data", [bytes(4 << 20), b"\x0a" * (4 << 20)])
+async def test_a_message_that_is_refused_is_not_kept(server: Server, data: bytes) -> None:
+    """gRPC kept the error that ended the call, whose traceback kept the message, until the garbage collector ran."""
+    refused = search_pb2.SearchOnceRequest(code=data, options=search_pb2.QueryOptions(k=1)).SerializeToString()
+    batch = search_pb2.QueryBatch(index="docs", codes=data)
+    stream = search_pb2.SearchRequest(queries=batch).SerializeToString()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        once = channel.unary_unary("/whamming.v1.SearchService/SearchOnce")
+        scan = channel.unary_stream("/whamming.v1.ItemService/Scan")
+        search = channel.stream_stream("/whamming.v1.SearchService/Search")
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(8):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await once(refused if data[0] == 0 else data)
+                with pytest.raises(grpc.aio.AioRpcError):
+                    [response async for response in scan(refused if data[0] == 0 else data)]
+                with pytest.raises(grpc.aio.AioRpcError):
+                    [response async for response in search(iter([stream if data[0] == 0 else data]))]
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert kept < 3 * len(data)
+
+
+def test_a_sample_whose_squares_overflow() -> None:
+    """CreateIndex failed with INTERNAL."""
+    rng = np.random.default_rng(0)
+    sample = rng.standard_normal((40, 8)).astype(np.float32)
+    sample[0, 0] = 3e38
+    with pytest.raises(InvalidArgumentError, match=r"3e\+38.*1e15"):
+        fit("itq", sample, bits=5)
 
 
 async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> None:
