@@ -215,14 +215,14 @@ class Index:
         width = (self.bits + 7) // 8
         rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
         rows = rows.reshape(self.distinct, width)
-        if self.distinct == self.n:
-            return rows[places].copy()
+        if self.distinct == self.n:  # take() is several times as fast as indexing by an array
+            return rows[places].copy() if isinstance(places, slice) else rows.take(places, axis=0)
         starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
         wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
         groups = np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.distinct:
             raise CorruptIndexError(f"places that belong to none of the {self.distinct} different codes")
-        return rows[groups]
+        return rows.take(groups, axis=0)
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the places of some ids, 2**64 - 1 for those that the index does not have.

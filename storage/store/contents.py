@@ -109,12 +109,10 @@ class Contents:
         )
 
     def _applied(self, touched: NDArray[np.uint64], run: LivePart | None) -> Contents:
-        left, parts = touched, []
-        for part in (*self.sealed, *self.frozen, *self.runs):  # an id is alive in one part only
-            after, left = part.removing(left)
-            parts.append(after)
-        sealed, frozen = parts[: len(self.sealed)], parts[len(self.sealed) : len(self.sealed) + len(self.frozen)]
-        runs = [part for part in parts[len(self.sealed) + len(self.frozen) :] if part.live]
+        runs, left = _removing(self.runs, touched)
+        frozen, left = _removing(self.frozen, left)
+        sealed, _ = _removing(self.sealed, left)
+        runs = [part for part in runs if part.live]
         if run is not None:
             runs.append(run)
         small = maintenance.choose_small_runs(runs)
@@ -184,6 +182,15 @@ class Contents:
             for part in self.sealed
         )
         return replace(self, sealed=sealed)
+
+
+def _removing(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[list[LivePart], NDArray[np.uint64]]:
+    """Return parts without some ids, and the ids that none of them had: an id is alive in one part only."""
+    after = []
+    for part in parts:
+        changed, ids = part.removing(ids)
+        after.append(changed)
+    return after, ids
 
 
 def _without_removed(new: LivePart, old: Sequence[LivePart], now: Sequence[LivePart]) -> LivePart:

@@ -96,11 +96,12 @@ def write_times(index: Any, codes: NDArray[np.uint8], items: int, seconds: float
     first = items
     begin = due = time.perf_counter()
     while due - begin < seconds and not stop.is_set():
-        replaced = rng.choice(first, ROWS // 2, replace=False).astype(np.uint64)
+        replaced = rng.integers(0, first, ROWS // 2, dtype=np.uint64)
         new = np.arange(first, first + ROWS - len(replaced), dtype=np.uint64)
         first += len(new)
         ids = np.concatenate([replaced, new])
-        batch = codes[rng.integers(0, len(codes), len(ids))]
+        begin_at = int(rng.integers(0, len(codes) - ROWS))
+        batch = codes[begin_at : begin_at + ROWS]
         time.sleep(max(0.0, due - time.perf_counter()))
         start = time.perf_counter()
         index.upsert(ids, batch)
