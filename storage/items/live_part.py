@@ -39,17 +39,12 @@ class LivePart:
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
         """Return it without some more ids (sorted), and those of them that it does not have, or no longer has."""
-        rows, places = self.segment.locate(ids)
-        if self.dead is not None and len(places):
-            mine = self.is_alive(places)
-            rows, places = rows[mine], places[mine]
-        if len(places) == 0:
-            return self, ids
-        left = np.ones(len(ids), dtype=bool)
-        left[rows] = False
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
-        np.bitwise_or.at(dead, places >> 3, np.uint8(1) << (places & 7).astype(np.uint8))
-        return LivePart(self.segment, self.number, dead, self.dead_count + len(places)), ids[left]
+        removed = self.segment.remove(ids, dead)
+        count = int(np.count_nonzero(removed))
+        if count == 0:
+            return self, ids
+        return LivePart(self.segment, self.number, dead, self.dead_count + count), ids[~removed]
 
     def ids_removed_since(self, earlier: LivePart) -> NDArray[np.uint64]:
         """Return the ids, sorted, that died after ``earlier``, the same part at an earlier time."""

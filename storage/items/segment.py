@@ -41,7 +41,7 @@ class Segment:
             found = memoryview(self._arrays[name]).nbytes
             if found != size and not (name == "payload_ends" and found == 0):
                 raise CorruptStoreError(f"the array {name} has {found} bytes; {self.n} items need {size}")
-        self.least_id, self.greatest_id = self._id_range()
+        self._check_order()
 
     @classmethod
     def build(
@@ -92,22 +92,12 @@ class Segment:
 
     def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the places of some ids (sorted, for speed), -1 for those that the segment does not have."""
-        places = np.full(len(ids), -1, dtype=np.int64)
-        rows, found = self.locate(ids)
-        places[rows] = found
-        return places
-
-    def locate(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return which rows of some ids (sorted, for speed) the segment has, and their places."""
-        # Of the ids' type: numpy would turn all of them into doubles to compare them with a Python integer.
-        first = int(np.searchsorted(ids, np.uint64(self.least_id)))
-        last = int(np.searchsorted(ids, np.uint64(self.greatest_id), side="right"))
-        if not self.n or first >= last:
-            return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.int64)
         # "Nowhere" is 2**64 - 1, which is -1 as a signed integer.
-        places = self.index.find(self._arrays["by_id"], ids[first:last]).view(np.int64)
-        rows = np.flatnonzero(places >= 0)
-        return rows + first, places[rows]
+        return self.index.find(self._arrays["by_id"], ids).view(np.int64)
+
+    def remove(self, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Set the bits of some ids (sorted, for speed) in a bitmap by place; returns which were there and not set."""
+        return self.index.remove(self._arrays["by_id"], ids, dead)
 
     def payload(self, place: int) -> bytes:
         """Return the payload of one place."""
@@ -156,15 +146,13 @@ class Segment:
         ends = np.frombuffer(self._arrays["payload_ends"], dtype="<u8")
         return Payloads(ends, np.frombuffer(self._arrays["payload_data"], dtype=np.uint8))
 
-    def _id_range(self) -> tuple[int, int]:
+    def _check_order(self) -> None:
+        """Look at both ends of ``by_id``; the rest is checked as it is met."""
         if not self.n:
-            return 0, 0
-        order = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
-        ends = order[[0, -1]]
+            return
+        ends = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)[[0, -1]]
         if ends.max() >= self.n:
             raise CorruptStoreError(f"the array by_id leads to place {ends.max()} of {self.n}; restore a backup")
-        least, greatest = self.index.ids_at(ends)
-        return int(least), int(greatest)
 
 
 def _arrays_of(index: Index, rows: Rows) -> dict[str, Any]:
