@@ -29,7 +29,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from whamming.storage.items.live_part import LivePart, merged_rows
@@ -277,7 +276,7 @@ class SegmentedStore:
             try:
                 self._journal.install(segments, sealed)
                 with self._changing:
-                    self._contents = replace(self._contents, sealed=after.sealed, frozen=after.frozen)
+                    self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
                 if self._journal.persistent:  # to know: an interrupt may come when it is done
                     with self._changing:
