@@ -9,13 +9,13 @@
 
 Locks, in the order in which they may be taken:
 
-=============== ======================================================================================================
-``_closing``    one thread closes the store
-``_maintaining`` one seal or merge of segments at a time
-``_writing``    one commit at a time; held while the disk is waited for
-``_changing``   whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
-                anything large is built
-=============== ======================================================================================================
+================  =====================================================================================================
+``_closing``      one thread closes the store
+``_maintaining``  one seal or merge of segments at a time
+``_writing``      one commit at a time; held while the disk is waited for
+``_changing``     whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
+                  anything large is built
+================  =====================================================================================================
 
 Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
 takes ``_changing`` to apply them.) A large batch's run is built by the thread that writes it, before it queues for its
