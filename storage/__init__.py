@@ -9,14 +9,22 @@
 [(7, 0.0), (9, 1.0)]
 """
 
-from whamming.storage.database import Database, open_database, restore
+from whamming.storage.database import Database, Mode, open_database, restore
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
 from whamming.storage.items.write_batch import WriteBatch
-from whamming.storage.reranking import Rerank
+from whamming.storage.reranking import Bound, Rerank, Reranked, check_factor, read_queries
 from whamming.storage.search import Search
-from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
+from whamming.storage.settings import (
+    BitOrder,
+    Durability,
+    IndexSettings,
+    KeptVectors,
+    Metric,
+    check_choice,
+    check_name,
+)
 from whamming.storage.storage_errors import (
     AlreadyExistsError,
     ClosedError,
@@ -27,12 +35,13 @@ from whamming.storage.storage_errors import (
     StorageError,
     StorageFullError,
     WriterBusyError,
+    from_system,
 )
 from whamming.storage.store.journal import Journal, JournalState, SealedSegment
 from whamming.storage.store.protocol import Backend, Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.segmented import SegmentedStore
 from whamming.storage.store.snapshot import Items, Snapshot
-from whamming.storage.stored_index import StoredIndex
+from whamming.storage.stored_index import StoredIndex, make_costs
 from whamming.storage.transfer.items import (
     CodesFile,
     ItemsIndex,
@@ -44,6 +53,7 @@ from whamming.storage.transfer.items import (
     read_codes,
     read_vectors,
 )
+from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, load_encoder
 from whamming.storage.vectors.fitting import fit
 
@@ -52,6 +62,7 @@ __all__ = [
     "AlreadyExistsError",
     "Backend",
     "BitOrder",
+    "Bound",
     "ClosedError",
     "CodesFile",
     "CorruptStoreError",
@@ -68,12 +79,14 @@ __all__ = [
     "KeptVectors",
     "Kind",
     "Metric",
+    "Mode",
     "NotFoundError",
     "Payloads",
     "Piece",
     "Progress",
     "ReadOnlyError",
     "Rerank",
+    "Reranked",
     "Rows",
     "SealedSegment",
     "Search",
@@ -92,12 +105,19 @@ __all__ = [
     "WriteBatch",
     "WriterBusyError",
     "as_ids",
+    "as_vectors",
+    "check_choice",
+    "check_factor",
+    "check_name",
     "export_items",
     "fit",
+    "from_system",
     "import_items",
     "load_encoder",
+    "make_costs",
     "open_database",
     "read_codes",
+    "read_queries",
     "read_vectors",
     "restore",
 ]
