@@ -15,6 +15,8 @@ DEFAULT_CHUNK: Final = 4096
 """Hits per chunk, unless the query says."""
 MAX_CHUNK: Final = 65_536
 MAX_REMEMBERED: Final = 1024
+MAX_REMEMBERED_BYTES: Final = 256
+"""Options have far fewer, but for fields that this version does not know."""
 MAX_GROUP_K: Final = 256
 """The largest k of queries that are searched together."""
 
@@ -62,7 +64,8 @@ class OptionsReader:
             options = options_of(message, self._max_k)
             if len(self._read) >= MAX_REMEMBERED:
                 self._read.clear()
-            self._read[data] = options
+            if len(data) <= MAX_REMEMBERED_BYTES:
+                self._read[data] = options
         return options
 
 

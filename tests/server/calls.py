@@ -7,7 +7,7 @@ With workers it runs them by itself, as a server does.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,9 @@ from tests.native.oracle import Floats, Truth, truth
 from whamming import Database, StoredIndex
 from whamming.native import Stats
 from whamming.server.search.call import SearchCall
+from whamming.server.search.options import OptionsReader
 from whamming.server.search.query import Query
-from whamming.server.search.results import Results, response
+from whamming.server.search.results import response
 from whamming.server.search.searcher import Searcher
 from whamming.v1 import search_pb2
 from whamming.v1.search_pb2 import (
@@ -208,11 +209,11 @@ class Call:
         self, bench: Bench, *, max_k: int = 2**31 - 1, max_queries: int = 4096, buffer_bytes: int = 1 << 20
     ) -> None:
         self.bench = bench
-        self.search = SearchCall(bench.searcher, max_k=max_k, max_queries=max_queries, buffer_bytes=buffer_bytes)
+        options_of = OptionsReader(max_k)
+        self.search = SearchCall(bench.searcher, options_of, max_queries=max_queries, buffer_bytes=buffer_bytes)
         self.accounts: dict[int, Account] = {}
         self.order: list[int] = []
         """The query of each chunk, in the order of arrival."""
-        self._results: AsyncIterator[list[Results]] = self.search.results()
 
     def __getitem__(self, query_id: int) -> Account:
         return self.accounts[query_id]
@@ -253,9 +254,8 @@ class Call:
 
     async def read_message(self) -> bool:
         """Read the next message, waiting for it. Returns whether there was one, not the end of the call."""
-        try:
-            some = await anext(self._results)
-        except StopAsyncIteration:
+        some = await self.search.next_results()
+        if not some:
             return False
         self.enter(SearchResponse.FromString(response(some).SerializeToString()))
         return True

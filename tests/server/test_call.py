@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ N = 500
 Form = Literal["codes", "weights", "tables"]
 FORMS: tuple[Form, ...] = ("codes", "weights", "tables")
 _names = itertools.count()
+Receive = Callable[[], Awaitable[SearchRequest | None]]
 
 
 @pytest.fixture(scope="module", params=["ram", "lmdb"])
@@ -353,11 +354,17 @@ async def test_a_budget_ends_a_query_with_what_is_known(database: Database, benc
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-async def requests_of(*requests: SearchRequest, then: asyncio.Event | None = None) -> AsyncIterator[SearchRequest]:
-    for request in requests:
-        yield request
-    if then is not None:
-        await then.wait()
+def requests_of(*requests: SearchRequest, then: asyncio.Event | None = None) -> Receive:
+    """What a client sends; it closes its side afterwards, or when something has happened."""
+    left = iter(requests)
+
+    async def receive() -> SearchRequest | None:
+        request = next(left, None)
+        if request is None and then is not None:
+            await then.wait()
+        return request
+
+    return receive
 
 
 async def run(bench: Bench, *requests: SearchRequest, **limits: Any) -> list[SearchResponse]:
@@ -513,8 +520,11 @@ async def test_a_client_that_goes_away_stops_its_queries(bench: Bench) -> None:
 
 
 async def test_an_error_of_a_request_comes_before_what_waits(bench: Bench) -> None:
-    async def requests() -> AsyncIterator[SearchRequest]:
-        yield queries(1, k=1)
+    sent = iter([queries(1, k=1)])
+
+    async def receive() -> SearchRequest:
+        for request in sent:
+            return request
         raise FieldError("request", "3 bytes are not a message")
 
     async def write(_: SearchResponse) -> None:
@@ -522,7 +532,7 @@ async def test_an_error_of_a_request_comes_before_what_waits(bench: Bench) -> No
 
     call = bench.call()
     with pytest.raises(FieldError, match="3 bytes"):
-        await call.search.run(requests(), write)
+        await call.search.run(receive, write)
 
 
 async def test_an_index_that_is_dropped_during_a_search(database: Database, bench: Bench) -> None:

@@ -129,7 +129,8 @@ async def test_queries_for_a_few_hits_form_groups(bench: Bench, quick: QueryOpti
     call.ask(batch("docs", [4], quick, codes=bytes(3)))
     call.ask(batch("docs", [5], quick, codes=bytes(3), weights=np.ones((1, BITS))))
     groups = [call.query(query_id).group for query_id in range(1, 6)]
-    assert len(set(groups)) == 4, "columns that differ are not joined"
+    assert groups[2] == groups[0], "types of numbers may differ"
+    assert len(set(groups)) == 3, "kinds of columns may not"
     await call.finish()
 
 
