@@ -29,7 +29,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linte
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
-	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -m tests.conftest \
+	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -p tests.wire -m tests.conftest \
 	    -m tests.file_lengths -m tests.test_file_lengths -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
 	$(BIN)/mypy clients/generate.py
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \

@@ -161,7 +161,7 @@ BODIES: Final = {
     "__len__": "return self.count()",
     "__iter__": "return self",
     "__next__": """
-        hit = self._search.ready()  # without a word to the loop, where it has arrived already
+        hit = self._search.ready()  # has it arrived already? waking the loop is expensive
         if hit is None:
             hit = self._portal.run(next_or_none(self._search))
         if hit is None:

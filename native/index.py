@@ -224,34 +224,59 @@ class Index:
         width = (self.bits + 7) // 8
         rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
         rows = rows.reshape(self.distinct, width)
-        if self.distinct == self.n:
-            return rows[places].copy()
+        if self.distinct == self.n:  # take() is several times as fast as indexing by an array
+            return rows[places].copy() if isinstance(places, slice) else rows.take(places, axis=0)
         starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
         wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
         groups = np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.distinct:
             raise CorruptIndexError(f"places that belong to none of the {self.distinct} different codes")
-        return rows[groups]
+        return rows.take(groups, axis=0)
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the places of some ids, 2**64 - 1 for those that the index does not have.
 
         ``by_id``: a buffer of all places by increasing id, ``uint32 [n]``: ``np.argsort(index.ids)``.
         """
-        order = memoryview(by_id).cast("B")
-        if order.nbytes != 4 * self.n:
-            raise CorruptIndexError(f"{order.nbytes} bytes of places by id for {self.n} items of 4 bytes each")
+        order = self._check_order(by_id)
         wanted = np.ascontiguousarray(ids, dtype=np.uint64)
         places = np.empty(len(wanted), dtype=np.uint64)
         status = lib.wh_index_find(
             self._handle,
-            ffi.from_buffer(order) if self.n else ffi.NULL,
+            order,
             ffi.from_buffer("uint64_t[]", wanted),
             len(wanted),
             ffi.from_buffer("uint64_t[]", places),
         )
         check(status, f"looking up {len(wanted)} ids")
         return places
+
+    def remove(self, by_id: Any, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Set the bits of some ids in a bitmap of dead places; returns which of them were there and alive.
+
+        ``by_id``: as in :meth:`find`; ``dead``: as in :class:`Part`.
+        """
+        order = self._check_order(by_id)
+        if len(dead) * 8 < self.n:
+            raise InvalidArgumentError(f"a bitmap of {len(dead)} bytes for {self.n} items; it has too few bits")
+        wanted = np.ascontiguousarray(ids, dtype=np.uint64)
+        removed = np.empty(len(wanted), dtype=bool)
+        status = lib.wh_index_remove(
+            self._handle,
+            order,
+            ffi.from_buffer("uint64_t[]", wanted),
+            len(wanted),
+            ffi.from_buffer("uint8_t[]", dead, require_writable=True),
+            ffi.from_buffer("uint8_t[]", removed),
+        )
+        check(status, f"removing {len(wanted)} ids")
+        return removed
+
+    def _check_order(self, by_id: Any) -> Any:
+        order = memoryview(by_id).cast("B")
+        if order.nbytes != 4 * self.n:
+            raise CorruptIndexError(f"{order.nbytes} bytes of places by id for {self.n} items of 4 bytes each")
+        return ffi.from_buffer(order) if self.n else ffi.NULL
 
     def __len__(self) -> int:
         """Return the number of codes."""

@@ -352,7 +352,7 @@ class RemoteSearch(SearchVerbs):
 
     @verb
     def __next__(self) -> Hit:
-        hit = self._search.ready()  # without a word to the loop, where it has arrived already
+        hit = self._search.ready()  # has it arrived already? waking the loop is expensive
         if hit is None:
             hit = self._portal.run(next_or_none(self._search))
         if hit is None:

@@ -158,6 +158,11 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info);
  * lists all places by increasing id (n x 4 bytes, any alignment). WH_CORRUPT where it names a place that is none. */
 int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places);
 
+/* Set the bits of `count` ids in a bitmap of dead places (see struct wh_part), and tell in removed[i] which of them were
+ * not set before: 1, or 0 where the index does not have the id or it was dead. by_id and failures as in wh_index_find. */
+int wh_index_remove(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint8_t *dead,
+                    uint8_t *removed);
+
 /* -- Planner -----------------------------------------------------------------------------------------------------
  *
  * A planner chooses how to search one index: whether to probe or to sweep, from the times that earlier searches took on

@@ -77,11 +77,6 @@ class Environment:
             _allocate_lock_file(path)
             return _open(path)
 
-    @classmethod
-    def count(cls) -> int:
-        """Return how many files this process has open."""
-        return len(cls._opened)
-
     def hold(self, user: object) -> None:
         """Keep the file open until the user releases it."""
         self._users.add(id(user))

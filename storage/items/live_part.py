@@ -39,14 +39,12 @@ class LivePart:
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
         """Return it without some more ids (sorted), and those of them that it does not have, or no longer has."""
-        places = self.segment.find(ids)
-        mine = self.is_alive(places)
-        if not mine.any():
-            return self, ids
-        places = places[mine]
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
-        np.bitwise_or.at(dead, places >> 3, np.uint8(1) << (places & 7).astype(np.uint8))
-        return LivePart(self.segment, self.number, dead, self.dead_count + len(places)), ids[~mine]
+        removed = self.segment.remove(ids, dead)
+        count = int(np.count_nonzero(removed))
+        if count == 0:
+            return self, ids
+        return LivePart(self.segment, self.number, dead, self.dead_count + count), ids[~removed]
 
     def ids_removed_since(self, earlier: LivePart) -> NDArray[np.uint64]:
         """Return the ids, sorted, that died after ``earlier``, the same part at an earlier time."""
@@ -85,4 +83,4 @@ class LivePart:
 def merged_rows(parts: Sequence[LivePart]) -> Rows:
     """Return the live items of several parts, sorted by id."""
     rows = Rows.concatenate([part.rows() for part in parts])
-    return rows.take(np.argsort(rows.ids))
+    return rows.take(np.argsort(rows.ids, kind="stable"))  # which merges what is in order already

@@ -41,9 +41,7 @@ class Segment:
             found = memoryview(self._arrays[name]).nbytes
             if found != size and not (name == "payload_ends" and found == 0):
                 raise CorruptStoreError(f"the array {name} has {found} bytes; {self.n} items need {size}")
-        self.least_id, self.greatest_id = self._id_range()
-        self._sorted_ids: NDArray[np.uint64] | None = None
-        """Of a run: looking ids up in them is faster than through ``by_id`` alone."""
+        self._check_order()
 
     @classmethod
     def build(
@@ -70,9 +68,7 @@ class Segment:
     def build_run(cls, settings: IndexSettings, rows: Rows) -> Segment:
         """Build one of recent writes, in order of id, in RAM and without tables."""
         index = Index.build(rows.codes, settings.bits, rows.ids, "none", reorder=False, threads=1)
-        run = cls(settings, _arrays_of(index, rows))
-        run._sorted_ids = rows.ids
-        return run
+        return cls(settings, _arrays_of(index, rows))
 
     @property
     def arrays(self) -> dict[str, memoryview]:
@@ -96,19 +92,12 @@ class Segment:
 
     def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the places of some ids (sorted, for speed), -1 for those that the segment does not have."""
-        # Of the ids' type: numpy would turn all of them into doubles to compare them with a Python integer.
-        first = int(np.searchsorted(ids, np.uint64(self.least_id)))
-        last = int(np.searchsorted(ids, np.uint64(self.greatest_id), side="right"))
-        places = np.full(len(ids), -1, dtype=np.int64)
-        if not self.n or first >= last:
-            return places
-        wanted = ids[first:last]
-        if self._sorted_ids is not None:
-            rank = np.minimum(np.searchsorted(self._sorted_ids, wanted), self.n - 1)
-            places[first:last] = np.where(self._sorted_ids[rank] == wanted, self._arrays["by_id"][rank], np.int64(-1))
-        else:  # "nowhere" is 2**64 - 1, which is -1 as a signed integer
-            places[first:last] = self.index.find(self._arrays["by_id"], wanted).view(np.int64)
-        return places
+        # "Nowhere" is 2**64 - 1, which is -1 as a signed integer.
+        return self.index.find(self._arrays["by_id"], ids).view(np.int64)
+
+    def remove(self, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Set the bits of some ids (sorted, for speed) in a bitmap by place; returns which were there and not set."""
+        return self.index.remove(self._arrays["by_id"], ids, dead)
 
     def payload(self, place: int) -> bytes:
         """Return the payload of one place."""
@@ -157,21 +146,19 @@ class Segment:
         ends = np.frombuffer(self._arrays["payload_ends"], dtype="<u8")
         return Payloads(ends, np.frombuffer(self._arrays["payload_data"], dtype=np.uint8))
 
-    def _id_range(self) -> tuple[int, int]:
+    def _check_order(self) -> None:
+        """Look at both ends of ``by_id``; the rest is checked as it is met."""
         if not self.n:
-            return 0, 0
-        order = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
-        ends = order[[0, -1]]
+            return
+        ends = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)[[0, -1]]
         if ends.max() >= self.n:
             raise CorruptStoreError(f"the array by_id leads to place {ends.max()} of {self.n}; restore a backup")
-        least, greatest = self.index.ids_at(ends)
-        return int(least), int(greatest)
 
 
 def _arrays_of(index: Index, rows: Rows) -> dict[str, Any]:
     """Return the engine's arrays, and ours in the order of its places."""
     ids = index.ids
-    by_id = np.argsort(ids).astype("<u4")
+    by_id = np.argsort(ids, kind="stable").astype("<u4")  # fast where they are in order, as in most runs
     arrays: dict[str, Any] = dict(index.arrays)
     arrays |= {"by_id": by_id, "payload_ends": b"", "payload_data": b"", "vectors": b""}
     payloads = rows.payloads if rows.payloads is not None and len(rows.payloads.data) else None

@@ -1,15 +1,22 @@
-"""A task that runs in a thread of its own whenever it is asked for."""
+"""Work in the background: tasks with a thread of their own, and builds that let searches and writes go first."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from whamming.storage.storage_errors import ClosedError
 
 log = logging.getLogger("whamming.storage")
 
+T = TypeVar("T")
+
+_NICE: Final = 10
 RETRY_SECONDS = 1.0
 """After an error, the task rests for so long."""
 
@@ -36,22 +43,25 @@ class BackgroundTask:
     def request(self) -> None:
         """Have the task run soon, once for all requests until then."""
         with self._condition:
-            if self._wanted or self._stopped:
-                return
-            self._wanted = True
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            self._request()
 
     def wait(self, timeout: float) -> None:
         """Request a run and wait until one has ended, well or not."""
-        self.request()
         with self._condition:
             before = self._runs
+            self._request()
             self.waiting += 1
             self._condition.wait_for(lambda: self._stopped or self._runs != before, timeout)
             self.waiting -= 1
+
+    def _request(self) -> None:
+        if self._wanted or self._stopped:
+            return
+        self._wanted = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._condition.notify_all()
 
     def stop(self) -> None:
         """Have the thread end after the run that is under way."""
@@ -86,3 +96,18 @@ class BackgroundTask:
                 self._condition.wait_for(lambda: self._stopped, self._delay)
             self._wanted = False
             return not self._stopped
+
+
+def at_low_priority(build: Callable[[], T]) -> T:
+    """Return what a function returns that takes much time and no locks: it runs in a thread that lets others go first.
+
+    A thread that holds a lock must not do so: those who wait for the lock would wait for whoever goes first.
+    """
+    with ThreadPoolExecutor(1, "whamming-build", initializer=_lower_priority) as thread:
+        return thread.submit(build).result()
+
+
+def _lower_priority() -> None:
+    if sys.platform == "linux":  # where each thread has a priority of its own
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICE))

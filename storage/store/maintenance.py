@@ -47,12 +47,23 @@ def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
 
 
 def choose_runs(runs: Sequence[LivePart]) -> list[LivePart]:
-    """Return the runs to merge next in the background, or none: those of the lowest tier that is full."""
+    """Return the runs to merge next in the background, or none.
+
+    Those of the lowest tier that is full; and with them those of the next tiers that one more run would fill, for these
+    would be the next to be merged.
+    """
     tiers: dict[int, list[LivePart]] = {}
     for run in runs:
         if run.live > SMALL_RUN:
             tiers.setdefault(_tier(run.live, SMALL_RUN), []).append(run)
-    return next((parts for _, parts in sorted(tiers.items()) if len(parts) >= TIER), [])
+    full = [tier for tier, parts in tiers.items() if len(parts) >= TIER]
+    if not full:
+        return []
+    tier = min(full)
+    chosen = list(tiers[tier])
+    while len(tiers.get(tier := tier + 1, ())) >= TIER - 1:
+        chosen += tiers[tier]
+    return chosen
 
 
 def tier_of(rows: int) -> int:

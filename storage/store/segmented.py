@@ -9,13 +9,13 @@
 
 Locks, in the order in which they may be taken:
 
-=============== ======================================================================================================
-``_closing``    one thread closes the store
-``_maintaining`` one seal or merge of segments at a time
-``_writing``    one commit at a time; held while the disk is waited for
-``_changing``   whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
-                anything large is built
-=============== ======================================================================================================
+================  =====================================================================================================
+``_closing``      one thread closes the store
+``_maintaining``  one seal or merge of segments at a time
+``_writing``      one commit at a time; held while the disk is waited for
+``_changing``     whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
+                  anything large is built
+================  =====================================================================================================
 
 Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
 takes ``_changing`` to apply them.) A large batch's run is built by the thread that writes it, before it queues for its
@@ -29,7 +29,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from whamming.storage.items.live_part import LivePart, merged_rows
@@ -39,7 +38,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.storage_errors import ClosedError, ReadOnlyError
 from whamming.storage.store import maintenance
-from whamming.storage.store.background import BackgroundTask
+from whamming.storage.store.background import BackgroundTask, at_low_priority
 from whamming.storage.store.contents import Change, Contents
 from whamming.storage.store.faults import point
 from whamming.storage.store.group_commit import GroupCommit, QueuedWrite
@@ -246,12 +245,17 @@ class SegmentedStore:
     def _replace(
         self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed: int | None
     ) -> None:
-        """Build a segment from parts and put it in their place. ``sealed``: as in :meth:`Journal.install`."""
-        rows = Rows.concatenate([part.rows() for part in parts])
-        new = None
-        if len(rows):
-            new = Segment.build(self.settings, rows, threads=threads, progress=progress)
-        del rows
+        """Build a segment from parts and put it in their place.
+
+        ``threads``: of a build in the background; None: the caller waits for it, so it takes what it can get.
+        ``sealed``: as in :meth:`Journal.install`.
+        """
+
+        def build() -> Segment | None:
+            rows = Rows.concatenate([part.rows() for part in parts])
+            return Segment.build(self.settings, rows, threads=threads, progress=progress) if len(rows) else None
+
+        new = build() if threads is None else at_low_priority(build)
         point("built")
         made = LivePart(new, self._journal.store(new)) if new is not None else None
         point("stored")
@@ -272,7 +276,7 @@ class SegmentedStore:
             try:
                 self._journal.install(segments, sealed)
                 with self._changing:
-                    self._contents = replace(self._contents, sealed=after.sealed, frozen=after.frozen)
+                    self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
                 if self._journal.persistent:  # to know: an interrupt may come when it is done
                     with self._changing:
@@ -286,7 +290,7 @@ class SegmentedStore:
         old = maintenance.choose_runs(self._contents.runs)
         if not old:
             return
-        merged = LivePart(Segment.build_run(self.settings, merged_rows(old)))
+        merged = at_low_priority(lambda: LivePart(Segment.build_run(self.settings, merged_rows(old))))
         with self._changing:
             self._check_open()
             after = self._contents.with_merged_runs(old, merged)

@@ -126,3 +126,10 @@ def test_async_declarations_are_awaited() -> None:
             if inspect.isfunction(member):
                 at_once = (kind, name) in {("Index", "search"), ("Index", "scan"), ("Search", "close")}
                 assert inspect.iscoroutinefunction(member) != (at_once or name == "__aiter__"), (kind, name)
+
+
+def test_both_clients_connect_alike() -> None:
+    assert str(inspect.signature(aio.connect)).partition(" -> ")[0] == str(
+        inspect.signature(blocking.connect)
+    ).partition(" -> ")[0].replace("aio.", "")
+    assert inspect.getdoc(aio.connect) == inspect.getdoc(blocking.connect)

@@ -132,6 +132,23 @@ def test_ids_are_found_at_their_places(data: Data, seed: int) -> None:
     assert (index.find(by_id, absent) == 2**64 - 1).all()
 
 
+@generated(100)
+@given(data=datasets(most=500), seed=st.integers(0, 99))
+def test_removing_ids_sets_their_bits_once(data: Data, seed: int) -> None:
+    index = data.build("none", "compact")
+    by_id = np.argsort(index.ids).astype(np.uint32)
+    rng = np.random.default_rng(seed)
+    dead = np.packbits(rng.random(data.n) < 0.3, bitorder="little")
+    before = np.unpackbits(dead, count=data.n, bitorder="little").astype(bool)
+    wanted = rng.permutation(np.concatenate([index.ids[rng.random(data.n) < 0.5], rng.integers(0, 2**63, 5)]))
+    wanted = wanted.astype(np.uint64)
+    removed = index.remove(by_id, wanted, dead)
+    after = np.unpackbits(dead, count=data.n, bitorder="little").astype(bool)
+    alive = set(index.ids[~before].tolist())
+    assert removed.tolist() == [int(i) in alive for i in wanted]
+    assert after.tolist() == [gone or int(i) in set(wanted.tolist()) for i, gone in zip(index.ids, before, strict=True)]
+
+
 def test_parts_that_do_not_fit_are_refused() -> None:
     small = Index.build(np.zeros((20, 1), dtype=np.uint8), 8)
     with pytest.raises(InvalidArgumentError, match="no parts"):
@@ -144,6 +161,10 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         small.find(np.zeros(3, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
     with pytest.raises(CorruptIndexError):
         small.find(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
+    with pytest.raises(CorruptIndexError):
+        small.remove(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(3, dtype=np.uint8))
+    with pytest.raises(InvalidArgumentError, match="too few bits"):
+        small.remove(np.arange(20, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["random", "integers", "equal"])

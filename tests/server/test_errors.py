@@ -172,6 +172,7 @@ def fitted(**options: Any) -> Call:
 
 
 CODES = bytes(4)
+FEW = payload_list_column([b"x"])
 LONG = payload_list_column([b"", bytes(65_537)])
 REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
     # what: call, code, reason, field, words of the message
@@ -267,11 +268,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         "3 bytes for 2 ids; codes of 13 bits have 2 each, 4 in all",
     ),
     "few payloads": (
-        upsert(
-            UpsertRequest(
-                index="docs", items=ItemBatch(ids=ids(1, 2), codes=CODES, payloads=payload_list_column([b"x"]))
-            )
-        ),
+        upsert(UpsertRequest(index="docs", items=ItemBatch(ids=ids(1, 2), codes=CODES, payloads=FEW))),
         INVALID,
         "INVALID_ARGUMENT",
         "items.payloads.lengths",

@@ -216,14 +216,18 @@ def test_what_an_index_has_to_have(database: Database) -> None:
         read(batch("bare", [1], QueryOptions(plan=PLAN_PROBE), codes=bytes(2))).check(database.index("bare"))
 
 
+def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> types_pb2.Matrix:
+    return types_pb2.Matrix(type=kind, columns=columns, data=data)
+
+
 @pytest.mark.parametrize(
     ("matrix", "field"),
     [
-        (types_pb2.Matrix(type=0, columns=BITS, data=bytes(8 * BITS)), "weights.type"),
-        (types_pb2.Matrix(type=77, columns=BITS, data=bytes(8 * BITS)), "weights.type"),  # type: ignore[arg-type]
-        (types_pb2.Matrix(type=4, columns=BITS, data=bytes(8 * BITS - 1)), "weights.data"),
-        (types_pb2.Matrix(type=4, columns=0, data=b""), "weights.data"),
-        (types_pb2.Matrix(type=4, columns=BITS, data=b""), "weights"),
+        (odd_matrix(0, BITS, bytes(8 * BITS)), "weights.type"),
+        (odd_matrix(77, BITS, bytes(8 * BITS)), "weights.type"),
+        (odd_matrix(4, BITS, bytes(8 * BITS - 1)), "weights.data"),
+        (odd_matrix(4, 0), "weights.data"),
+        (odd_matrix(4, BITS), "weights"),
         (types_pb2.Matrix(), "weights.type"),
     ],
     ids=str,

@@ -41,7 +41,7 @@ def test_closing_twice_is_fine_and_nothing_works_afterwards(place: Place) -> Non
             with pytest.raises(ClosedError, match="closed; open the database again"):
                 use()
         assert index.settings.bits == 13
-        assert repr(index) == "StoredIndex('docs', 13 bits)"
+        assert repr(index) == "StoredIndex('docs', 13 bits, closed)"
 
 
 def test_many_threads_may_close_at_once(place: Place) -> None:

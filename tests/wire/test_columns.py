@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.native.examples import generated
+from whamming import InvalidArgumentError
 from whamming.storage import Payloads
 from whamming.v1 import types_pb2
 from whamming.v1.types_pb2 import IdColumn, Matrix, PayloadColumn
@@ -25,7 +26,7 @@ from whamming.wire.columns import (
     payloads_of,
 )
 from whamming.wire.enums import ELEMENT_TYPES
-from whamming.wire.fields import FieldError, InvalidArgumentError, in_field
+from whamming.wire.fields import FieldError, in_field
 
 TYPES = ["<f4", "<f2", "i1", "<f8", "u1"]
 
@@ -72,19 +73,23 @@ def test_every_element_type_has_a_numpy_type() -> None:
     numbers = set(types_pb2.ElementType.values()) - {types_pb2.ELEMENT_TYPE_UNSPECIFIED}
     assert set(ELEMENT_TYPES) == numbers
     for number, dtype in ELEMENT_TYPES.items():
-        assert types_pb2.ElementType.Name(number) == f"ELEMENT_TYPE_{dtype.name.upper()}"  # type: ignore[arg-type]
+        assert types_pb2.ElementType.Name(number) == f"ELEMENT_TYPE_{dtype.name.upper()}"
+
+
+def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> Matrix:
+    return Matrix(type=kind, columns=columns, data=data)
 
 
 @pytest.mark.parametrize(
     ("message", "field", "words"),
     [
         (Matrix(), "m.type", "m.type = 0"),
-        (Matrix(type=9, columns=1), "m.type", "m.type = 9; choose one of 1 (float32)"),  # type: ignore[arg-type]
-        (Matrix(type=-1, columns=1), "m.type", "m.type = -1"),  # type: ignore[arg-type]
-        (Matrix(type=1, columns=0), "m.data", "0 bytes; rows of 0 x float32"),
-        (Matrix(type=1, columns=0, data=bytes(4)), "m.data", "4 bytes"),
-        (Matrix(type=1, columns=3, data=bytes(11)), "m.data", "11 bytes; rows of 3 x float32 have 12 each"),
-        (Matrix(type=4, columns=2**32 - 1, data=bytes(8)), "m.data", "8 bytes"),
+        (odd_matrix(9, 1), "m.type", "m.type = 9; choose one of 1 (float32)"),
+        (odd_matrix(-1, 1), "m.type", "m.type = -1"),
+        (odd_matrix(1, 0), "m.data", "0 bytes; rows of 0 x float32"),
+        (odd_matrix(1, 0, bytes(4)), "m.data", "4 bytes"),
+        (odd_matrix(1, 3, bytes(11)), "m.data", "11 bytes; rows of 3 x float32 have 12 each"),
+        (odd_matrix(4, 2**32 - 1, bytes(8)), "m.data", "8 bytes"),
     ],
     ids=str,
 )

@@ -74,8 +74,10 @@ def test_choices_that_are_not_named_are_left_out() -> None:
 
 @pytest.mark.parametrize("field", ["bit_order", "tables", "buckets", "durability", "metric", "kept_vectors"])
 def test_choices_that_do_not_exist_name_their_field(field: str) -> None:
+    message = Message(bits=8)
+    setattr(message, field, 99)
     with pytest.raises(FieldError) as caught:
-        choices_of(Message(**{"bits": 8, field: 99}))
+        choices_of(message)
     assert caught.value.field == f"settings.{field}"
     assert "= 99" in str(caught.value)
 

@@ -56,7 +56,7 @@ def test_a_client_raises_what_a_database_in_its_process_would(kind: type[BaseExc
 
 @pytest.mark.parametrize("reason", error_pb2.ErrorReason.values())
 def test_reasons_have_names(reason: int) -> None:
-    name = error_pb2.ErrorReason.Name(reason)  # type: ignore[arg-type]
+    name = error_pb2.ErrorReason.Name(reason)
     assert name.startswith(PREFIX)
     assert reason_named(name.removeprefix(PREFIX)) == reason
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -64,30 +65,33 @@ async def open_channel(address: str, tls: Tls | bool, timeout: float) -> grpc.ai
 
 
 async def _ready(channel: grpc.aio.Channel, address: str, encrypted: bool, timeout: float) -> None:
-    """Wait until the channel is connected."""
+    """Wait until the channel is connected. Meanwhile the port may be asked what it speaks."""
+    end = time.monotonic() + timeout
     ready = asyncio.ensure_future(channel.channel_ready())
+    mismatch = asyncio.ensure_future(_mismatch(address, encrypted, min(PROBE_AFTER, timeout)))
     try:
-        patience = min(PROBE_AFTER, timeout)
-        if (await asyncio.wait([ready], timeout=patience))[0]:
+        await asyncio.wait([ready, mismatch], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done() and not (mismatch.done() and mismatch.result()):
+            await asyncio.wait([ready], timeout=max(0.0, end - time.monotonic()))
+        if ready.done():
             ready.result()
             return
-        mismatch = await _mismatch(address, encrypted)
-        if mismatch is not None:
-            raise UnavailableError(mismatch)
-        if (await asyncio.wait([ready], timeout=timeout - patience))[0]:
-            ready.result()
-            return
+        reason = await mismatch
     finally:
         ready.cancel()
-    how, remedy = "", f"start one with: whamming serve --listen {address}"
-    if encrypted:
-        how = " by TLS"
-        remedy = "its certificate must be for that name, from an authority that you trust; it may ask you for yours"
-    raise UnavailableError(f"no server answers at {address}{how} within {timeout} s; {remedy}")
+        mismatch.cancel()
+    if reason is None:
+        how, remedy = "", f"start one with: whamming serve --listen {address}"
+        if encrypted:
+            how = " by TLS"
+            remedy = "its certificate must be for that name, from an authority that you trust; it may ask you for yours"
+        reason = f"no server answers at {address}{how} within {timeout} s; {remedy}"
+    raise UnavailableError(reason)
 
 
-async def _mismatch(address: str, encrypted: bool) -> str | None:
-    """Ask the port for the other protocol; returns what to tell the user if that is what it speaks."""
+async def _mismatch(address: str, encrypted: bool, after: float) -> str | None:
+    """After some seconds, ask the port for the other protocol; returns what to tell the user if it speaks that."""
+    await asyncio.sleep(after)
     host, port = split_address(address)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_SECONDS):

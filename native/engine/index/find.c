@@ -1,23 +1,68 @@
-/* From ids to places: binary search through the places sorted by id. */
+/* From ids to places: a search through the places sorted by id.
+ *
+ * Ids that come in increasing order are found by steps that double from where the last one was, so that a list of them
+ * costs about as much as merging it with the part of the index that it spans. */
 #include "index/arrays.h"
 
+struct finder {
+    const wh_index *index;
+    const uint8_t *order;
+    uint64_t last; /* the id that was looked for last */
+    uint64_t low;  /* whatever comes before it in the order has a smaller id than that */
+};
+
+static struct finder finder_of(const wh_index *index, const void *by_id) {
+    return (struct finder){.index = index, .order = by_id, .last = 0, .low = 0};
+}
+
+/* The place of an id, or UINT64_MAX. WH_CORRUPT where the order names a place that is none. */
+static int find(struct finder *finder, uint64_t id, uint64_t *found) {
+    const wh_index *index = finder->index;
+    uint64_t n = index->meta.n, low = id < finder->last ? 0 : finder->low, high = low, step = 1;
+    *found = UINT64_MAX;
+    while (high < n) {
+        uint64_t place = load32(finder->order + 4 * high);
+        if (place >= n) return WH_CORRUPT;
+        if (id_at(index, place) >= id) break;
+        low = high + 1;
+        high += step;
+        step *= 2;
+    }
+    if (high > n) high = n;
+    while (low < high) { /* the first place whose id is at least `id` lies in [low, high] */
+        uint64_t middle = low + (high - low) / 2, place = load32(finder->order + 4 * middle);
+        if (place >= n) return WH_CORRUPT;
+        if (id_at(index, place) < id) low = middle + 1;
+        else high = middle;
+    }
+    finder->last = id;
+    finder->low = low;
+    if (low == n) return WH_OK;
+    uint64_t place = load32(finder->order + 4 * low);
+    if (place >= n) return WH_CORRUPT;
+    if (id_at(index, place) == id) *found = place;
+    return WH_OK;
+}
+
 int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places) {
-    const uint8_t *order = by_id;
-    uint64_t n = index->meta.n;
+    struct finder finder = finder_of(index, by_id);
     for (size_t i = 0; i < count; i++) {
-        uint64_t low = 0, high = n; /* the first place whose id is at least ids[i] lies in [low, high] */
-        places[i] = UINT64_MAX;
-        while (low < high) {
-            uint64_t middle = low + (high - low) / 2, place = load32(order + 4 * middle);
-            if (place >= n) return WH_CORRUPT;
-            uint64_t id = id_at(index, place);
-            if (id == ids[i]) {
-                places[i] = place;
-                break;
-            }
-            if (id < ids[i]) low = middle + 1;
-            else high = middle;
-        }
+        int status = find(&finder, ids[i], &places[i]);
+        if (status) return status;
+    }
+    return WH_OK;
+}
+
+int wh_index_remove(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint8_t *dead,
+                    uint8_t *removed) {
+    struct finder finder = finder_of(index, by_id);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t place;
+        int status = find(&finder, ids[i], &place);
+        if (status) return status;
+        uint8_t mask = (uint8_t)(1 << (place & 7));
+        removed[i] = place != UINT64_MAX && !(dead[place >> 3] & mask);
+        if (removed[i]) dead[place >> 3] |= mask;
     }
     return WH_OK;
 }

@@ -1,0 +1,85 @@
+"""Indexes that take vectors, alike in every kind of database: each gives what one in this process gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.clients.shared.places import AnyDatabase, AnyIndex, Place, fresh_names
+from whamming.storage import Encoder
+
+DIM = 16
+RNG = np.random.default_rng(0)
+VECTORS = RNG.normal(size=(300, DIM)).astype(np.float32)
+QUERIES = RNG.normal(size=(5, DIM)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return whamming.fit_encoder("itq", VECTORS, bits=12, seed=3)
+
+
+@pytest.fixture(scope="session", params=["float16", "int8"])
+def kept(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def pair(place: Place, encoder: Encoder, kept: Any) -> Iterator[tuple[AnyIndex, AnyIndex]]:
+    """An index in memory, and another of this place's kind, that were told the same."""
+    with whamming.open() as here, place.open() as there:
+        indexes = []
+        for database in (here, there):
+            index: AnyIndex = database.create_index(next(fresh_names), encoder=encoder, keep_vectors=kept)
+            index.upsert(np.arange(200), vectors=VECTORS[:200])
+            index.seal()
+            index.upsert(np.arange(150, 300), vectors=VECTORS[150:].astype(np.float64), payloads=[b"x"] * 150)
+            assert index.delete(np.arange(10)) == 10
+            indexes.append(index)
+        yield indexes[0], indexes[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"costs": "symmetric"}, {"costs": "inner"}, {"rerank": 3}, {"rerank": "exact"}]
+)
+def test_searches_by_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[str, Any]) -> None:
+    expected, found = (index.search_batch(vectors=QUERIES, k=7, **options) for index in pair)
+    assert (found.ids.tobytes(), found.distances.tobytes()) == (expected.ids.tobytes(), expected.distances.tobytes())
+    assert found.exact.tolist() == expected.exact.tolist()
+    for query in QUERIES[:2]:
+        one, other = (list(index.search(vector=query, k=7, payloads=True, **options)) for index in pair)
+        assert other == one
+
+
+def test_codes_are_made_alike(pair: tuple[AnyIndex, AnyIndex]) -> None:
+    one, other = pair
+    assert np.array_equal(one.get(np.arange(300)).codes, other.get(np.arange(300)).codes)
+    assert one.settings == other.settings
+    assert one.encoder is not None
+    assert other.encoder is not None
+    assert one.encoder.to_bytes() == other.encoder.to_bytes()
+
+
+def test_an_encoder_is_fitted_alike(database: AnyDatabase, name: str) -> None:
+    """On a server, too, from the sample that it is sent."""
+    with whamming.open() as here:
+        options: dict[str, Any] = {"encoder": "itq", "train": VECTORS, "bits": 8, "seed": 5}
+        expected = here.create_index("docs", **options)
+        assert database.create_index(name, **options).settings.encoder == expected.settings.encoder
+
+
+def test_items_go_from_one_index_into_another(database: AnyDatabase, name: str) -> None:
+    """What a scan gives can be written as it is, payloads and all."""
+    source = database.create_index(f"{name}-source", 16)
+    codes = RNG.integers(0, 256, (100, 2), dtype=np.uint8)
+    source.upsert(np.arange(100), codes, [b"%d" % row if row % 2 else None for row in range(100)])
+    target = database.create_index(name, 16)
+    for rows in source.scan(30):
+        target.upsert(rows.ids, rows.codes, rows.payloads)
+    one, other = source.get(np.arange(100)), target.get(np.arange(100))
+    assert np.array_equal(one.codes, other.codes)
+    assert one.payloads == other.payloads

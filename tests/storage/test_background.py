@@ -1,0 +1,151 @@
+"""Tasks in the background: requests, waiting for them, errors, the end; and runs that are merged there."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tests.storage.conftest import Place
+from tests.storage.twin import Twin, random_codes, wait_until
+from whamming.storage import SegmentedStore
+from whamming.storage.store import background, maintenance
+from whamming.storage.store.background import BackgroundTask, at_low_priority
+
+
+def test_one_run_serves_all_requests_that_come_before_it() -> None:
+    entered, go_on, runs = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        runs.append(1)
+        entered.set()
+        go_on.wait()
+
+    task = BackgroundTask("test", work)
+    task.request()
+    entered.wait()
+    for _ in range(5):
+        task.request()
+    go_on.set()
+    task.wait(20)
+    wait_until(lambda: len(runs) == 2)
+    task.stop()
+    task.join()
+    task.request()
+    assert len(runs) == 2
+
+
+def test_waiting_ends_however_fast_the_run_is() -> None:
+    task = BackgroundTask("test", lambda: None)
+    for _ in range(2000):
+        task.wait(1000)
+    task.stop()
+    task.join()
+    task.wait(1000)
+
+
+def test_a_task_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.001)
+    outcomes = iter([OSError("no"), OSError("not yet"), None])
+    done = threading.Event()
+
+    def work() -> None:
+        failure = next(outcomes)
+        if failure is not None:
+            raise failure
+        done.set()
+
+    task = BackgroundTask("test", work, retry=True)
+    task.request()
+    assert done.wait(20)
+    task.stop()
+    task.join()
+
+
+def test_builds_in_the_background_have_a_lower_priority() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert at_low_priority(priority) == min(19, priority() + 10)
+    with pytest.raises(ZeroDivisionError):
+        at_low_priority(lambda: 1 // 0)
+
+
+def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SMALL_RUN", 8)
+    monkeypatch.setattr(maintenance, "MOST_RUNS", 15)  # TIER - 1 of each of five tiers
+    monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
+    rng = np.random.default_rng(3)
+    with place.open() as database:
+        twin = Twin.create(database, durability="async")
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        for step in range(150):
+            ids = rng.integers(0, 2000, int(rng.integers(1, 40)))
+            if step % 7 == 6:
+                twin.delete(ids)
+            else:
+                twin.upsert(ids, random_codes(len(ids), 13, step), [b"%d" % step] * len(ids))
+            assert len(store._contents.runs) <= 16
+        twin.check()
+        wait_until(lambda: not maintenance.choose_runs(store._contents.runs))
+        twin.check()
+        twin.index.seal()
+        twin.check()
+
+
+def test_what_dies_while_runs_are_merged_stays_dead(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge that is under way knows nothing of the writes that come meanwhile."""
+    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+    monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
+    merging, go_on = threading.Event(), threading.Event()
+    merge = SegmentedStore._merge_runs.__globals__["merged_rows"]
+
+    def slow(parts: object) -> object:
+        rows = merge(parts)
+        merging.set()
+        go_on.wait(20)
+        return rows
+
+    monkeypatch.setattr("whamming.storage.store.segmented.merged_rows", slow)
+    with place.open() as database:
+        twin = Twin.create(database)
+        for step in range(4):
+            twin.upsert(range(10 * step, 10 * step + 10), random_codes(10, 13, step))
+        assert merging.wait(20)
+        twin.delete([3, 14])
+        twin.upsert([25, 26], random_codes(2, 13, 9))
+        twin.check()
+        go_on.set()
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        wait_until(lambda: any(run.segment.n == 40 for run in store._contents.runs))
+        twin.check()
+
+
+def test_a_merge_of_runs_that_are_being_sealed_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+    monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
+    merging, go_on = threading.Event(), threading.Event()
+    merge = SegmentedStore._merge_runs.__globals__["merged_rows"]
+
+    def slow(parts: object) -> object:
+        merging.set()
+        go_on.wait(20)
+        return merge(parts)
+
+    monkeypatch.setattr("whamming.storage.store.segmented.merged_rows", slow)
+    with place.open() as database:
+        twin = Twin.create(database)
+        for step in range(4):
+            twin.upsert(range(10 * step, 10 * step + 10), random_codes(10, 13, step))
+        assert merging.wait(20)
+        twin.index.seal()
+        go_on.set()
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        store._merger.wait(20)
+        assert store._contents.runs == ()
+        twin.check()
