@@ -27,7 +27,7 @@ from whamming.server.rpc.item_service import ItemService
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search import results
 from whamming.server.search.call import SearchCall
-from whamming.server.search.options import Options
+from whamming.server.search.options import Options, OptionsReader
 from whamming.server.search.query import Query, State
 from whamming.server.search.request import QueryRequest
 from whamming.server.search.scheduler import Flow, Scheduler
@@ -185,7 +185,7 @@ async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> 
         database.create_index("docs", 8).upsert(range(20), np.zeros((20, 1), dtype=np.uint8))
         searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
         try:
-            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
+            call = SearchCall(searcher, OptionsReader(100), max_queries=100, buffer_bytes=1 << 16)
             message = search_pb2.QueryBatch(index="docs", query_ids=[1], codes=b"x")
             request = QueryRequest(message, Options(credit=1))
             call._queries[1] = GrantedAtOnce(call, request, 0, None)
@@ -196,41 +196,6 @@ async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> 
             searcher.close()
     assert sum(sum(part.counts) for part in parts) == 20
     assert call.flow.open == 0
-
-
-class StoppedAtTheLastMoment(Query):
-    """A query that is stopped while its answer is being made: between a first look at it and a second."""
-
-    looks = 0
-
-    @property
-    def stop_reason(self) -> Any:
-        self.looks += 1
-        return results.CANCELLED if self.looks > 1 else None
-
-    @stop_reason.setter
-    def stop_reason(self, reason: Any) -> None:
-        assert reason is None
-
-
-async def test_a_query_that_is_stopped_as_its_group_ends_is_not_both_answered_and_cancelled() -> None:
-    """Its hits were sent, and an end that told of a cancel, without a place to go on."""
-    with open_database() as database:
-        index = database.create_index("docs", 8)
-        index.upsert(range(20), np.zeros((20, 1), dtype=np.uint8))
-        searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
-        try:
-            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
-            message = search_pb2.QueryBatch(index="docs", query_ids=[1], codes=b"x")
-            request = QueryRequest(message, Options(k=3))
-            call._queries[1] = StoppedAtTheLastMoment(call, request, 0, request.group)
-            searcher.submit(call.flow, [call._queries[1]])
-            call.close_requests()
-            [part] = await results_of(call)
-        finally:
-            searcher.close()
-    [end] = part.ends
-    assert (end.reason, sum(part.counts)) in ((results.COMPLETE, 3), (results.CANCELLED, 0))
 
 
 async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
@@ -247,7 +212,7 @@ async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
         gc.collect()
         gc.disable()
         try:
-            call = SearchCall(searcher, max_k=100, max_queries=100, buffer_bytes=1 << 16)
+            call = SearchCall(searcher, OptionsReader(100), max_queries=100, buffer_bytes=1 << 16)
             gone = weakref.ref(call)
             with pytest.raises(InvalidArgumentError, match="query id 1"):
                 await call.run(receive, send)

@@ -142,7 +142,7 @@ def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Col
 def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
     question = docs.question()
     held = Options(credit=N // 2)  # such a query cannot end by itself; one without may be done before it is cancelled
-    with Conversation(docs.stubs.search) as talk:
+    with Conversation(docs.stubs.search, timeout=4 * PATIENCE) as talk:
         for query_id in range(2000):
             talk.ask(docs.name, [replace(question, id=query_id)], held if query_id % 4 < 2 else None)
             if query_id % 2:  # in the midst of its hits, or before the first one

@@ -29,7 +29,7 @@ from whamming.v1 import error_pb2, index_pb2, item_pb2, search_pb2, types_pb2
 BITS, N = 64, 2000
 LARGE = (16 << 20) - 4096
 """About as many bytes as a message may have."""
-PEAK = 24 * LARGE
+PEAK = 32 * LARGE
 """Bytes that the server may use, with what its allocator keeps of the messages before, beyond what it had at first."""
 TIMES = 3
 """Clients that send it at once."""
