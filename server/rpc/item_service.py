@@ -99,7 +99,7 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
                 f"have {width} each, {len(ids) * width} in all",
             )
         codes = np.frombuffer(items.codes, dtype=np.uint8).reshape(len(ids), width)
-    with in_field("items"):
+    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # all else has been checked
         index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
     return len(ids)
 
