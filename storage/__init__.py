@@ -9,7 +9,8 @@
 [(7, 0.0), (9, 1.0)]
 """
 
-from whamming.storage.database import Database, Mode, open_database, restore
+from whamming.storage.database import Database, open_database, restore
+from whamming.storage.directory import Mode
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment

@@ -278,7 +278,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         upsert(UpsertRequest(index="docs", items=ItemBatch(ids=ids(1, 2), codes=CODES, payloads=LONG))),
         INVALID,
         "INVALID_ARGUMENT",
-        "items",
+        "items.payloads",
         "row 1 has 65537 bytes; at most 65536",
     ),
     "when": (

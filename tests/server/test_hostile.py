@@ -359,7 +359,7 @@ REFUSED: dict[str, Refused] = {
         lambda: item_pb2.ItemBatch(ids=ids(2), codes=bytes(16), payloads=payloads(bytes(7))),
     ),
     "a payload of 16 MiB": upsert(
-        "items",
+        "items.payloads",
         lambda: item_pb2.ItemBatch(
             ids=ids(1), codes=bytes(8), payloads=payloads(struct.pack("<I", LARGE - 99), bytes(LARGE - 99))
         ),

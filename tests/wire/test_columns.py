@@ -114,7 +114,7 @@ def test_payloads(payloads: list[bytes]) -> None:
     message = PayloadColumn.FromString(payload_list_column(payloads).SerializeToString())
     assert payload_list_of(message, len(payloads)) == payloads
     packed = payloads_of(message, len(payloads), "p")
-    assert packed.lengths.tolist() == [len(payload) for payload in payloads]
+    assert packed.lengths().tolist() == [len(payload) for payload in payloads]
     assert packed.data.tobytes() == b"".join(payloads)
     assert payload_column(packed) == message
     ends = np.cumsum([len(payload) for payload in payloads], dtype=np.uint64)
