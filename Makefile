@@ -80,6 +80,7 @@ soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hour
 	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py
 
 dist: $(BUILD)/checked-with ## build the source distribution and the wheel
+	rm -rf $(BUILD)/lib* $(BUILD)/bdist*
 	$(PIP) install build
 	$(BIN)/python -m build --outdir dist .
 
@@ -94,7 +95,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(BUILD)/installed: $(BIN)/python $(SOURCES)
-	rm -rf $(BUILD)/wheel
+	rm -rf $(BUILD)/wheel $(BUILD)/lib* $(BUILD)/bdist* # or modules that are gone would be installed
 	$(PIP) wheel --no-deps -w $(BUILD)/wheel .
 	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(PIP) install $(BUILD)/wheel/*.whl

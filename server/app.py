@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Final, Self
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -29,7 +28,7 @@ from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, open_database
 from whamming.storage.directory import Mode
-from whamming.v1 import access_pb2, index_pb2, item_pb2, search_pb2
+from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
 
@@ -38,19 +37,13 @@ SERVICES: Final = (
     item_pb2.DESCRIPTOR.services_by_name["ItemService"],
     search_pb2.DESCRIPTOR.services_by_name["SearchService"],
 )
-
-
-def required_role(method: MethodDescriptor) -> int:
-    """Return the least role that may call a method, as its options declare it."""
-    role: int = method.GetOptions().Extensions[access_pb2.required_role]  # type: ignore[index]
-    return role
-
-
+READING: Final = frozenset({"Search", "SearchOnce", "Get", "Scan"})
+"""Methods that every process serves itself."""
 FORWARDED: Final = frozenset(
     f"/{service.full_name}/{method.name}"
     for service in SERVICES
     for method in service.methods
-    if service.name == "IndexService" or required_role(method) != access_pb2.ROLE_READER
+    if method.name not in READING
 )
 """What only the process that writes can do, or knows best."""
 HOUSEKEEPING_SECONDS: Final = 1.0

@@ -50,13 +50,13 @@ def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
     if dtype is None:
         known = ", ".join(f"{number} ({kind.name})" for number, kind in ELEMENT_TYPES.items())
         raise FieldError(f"{field}.type", f"{field}.type = {message.type}; choose one of {known}")
-    width = message.columns * dtype.itemsize
-    if width == 0 or len(message.data) % width:
+    width, data = message.columns * dtype.itemsize, message.data  # each access to the field would copy it
+    if width == 0 or len(data) % width:
         raise FieldError(
             f"{field}.data",
-            f"{field}.data has {len(message.data)} bytes; rows of {message.columns} x {dtype.name} have {width} each",
+            f"{field}.data has {len(data)} bytes; rows of {message.columns} x {dtype.name} have {width} each",
         )
-    return np.frombuffer(message.data, dtype=dtype).reshape(-1, message.columns)
+    return np.frombuffer(data, dtype=dtype).reshape(-1, message.columns)
 
 
 def payload_column(payloads: Payloads) -> types_pb2.PayloadColumn:
@@ -78,18 +78,17 @@ def payloads_of(message: types_pb2.PayloadColumn, count: int, field: str) -> Pay
         raise FieldError(
             f"{field}.lengths", f"{field}.lengths has {len(lengths)} numbers for {count} rows; give one per row"
         )
-    ends = np.cumsum(lengths, dtype=np.uint64)
+    ends, data = np.cumsum(lengths, dtype=np.uint64), message.data
     total = int(ends[-1]) if count else 0
-    if total != len(message.data):
-        raise FieldError(
-            f"{field}.data", f"{field}.data has {len(message.data)} bytes; the lengths come to {total} in all"
-        )
-    return Payloads(ends, np.frombuffer(message.data, dtype=np.uint8))
+    if total != len(data):
+        raise FieldError(f"{field}.data", f"{field}.data has {len(data)} bytes; the lengths come to {total} in all")
+    return Payloads(ends, np.frombuffer(data, dtype=np.uint8))
 
 
 def payload_list_of(message: types_pb2.PayloadColumn, count: int) -> list[bytes]:
     """Read payloads as separate byte strings; all are empty if the column has no rows."""
-    if not message.lengths:
+    lengths, data = message.lengths, message.data
+    if not lengths:
         return [b""] * count
-    data, ends = message.data, np.cumsum(np.frombuffer(message.lengths, dtype="<u4"), dtype=np.int64).tolist()
+    ends = np.cumsum(np.frombuffer(lengths, dtype="<u4"), dtype=np.int64).tolist()
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -19,9 +19,10 @@ def items_message(rows: Rows) -> item_pb2.ItemBatch:
 def items_of(message: item_pb2.ItemBatch, settings: IndexSettings) -> Rows:
     """Read items that a server has sent; their codes are in the index's bit order."""
     ids, width = ids_of(message.ids, "items.ids"), settings.code_bytes
-    if len(message.codes) != len(ids) * width:
-        raise InvalidArgumentError(f"the answer has {len(message.codes)} bytes of codes for {len(ids)} items")
-    codes = np.frombuffer(message.codes, dtype=np.uint8).reshape(len(ids), width)
+    data = message.codes
+    if len(data) != len(ids) * width:
+        raise InvalidArgumentError(f"the answer has {len(data)} bytes of codes for {len(ids)} items")
+    codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
     payloads = None
     if message.HasField("payloads"):
         payloads = payloads_of(message.payloads, len(ids), "items.payloads")

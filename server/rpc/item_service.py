@@ -39,7 +39,7 @@ class ItemService:
     async def Upsert(  # noqa: N802 - the name in the proto
         self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse]
     ) -> None:
-        """Write batches one after the other. The next one is received while one is written."""
+        """Write batches one after the other, in the order in which they arrive."""
         index: StoredIndex | None = None
         while (request := await receive()) is not None:
             if index is None or (request.index and request.index != index.name):
@@ -91,14 +91,14 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
         need_encoder(index)
         vectors = matrix_of(items.vectors, "items.vectors")
     else:
-        width = index.settings.code_bytes
-        if len(items.codes) != len(ids) * width:
+        width, data = index.settings.code_bytes, items.codes
+        if len(data) != len(ids) * width:
             raise FieldError(
                 "items.codes",
-                f"items.codes has {len(items.codes)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits "
-                f"have {width} each, {len(ids) * width} in all",
+                f"items.codes has {len(data)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits have "
+                f"{width} each, {len(ids) * width} in all",
             )
-        codes = np.frombuffer(items.codes, dtype=np.uint8).reshape(len(ids), width)
+        codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
     with in_field("items.vectors" if vectors is not None else "items.payloads"):  # all else has been checked
         index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
     return len(ids)

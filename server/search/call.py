@@ -1,7 +1,7 @@
 """One Search call: requests come in, queries are searched, results go out.
 
 The event loop only registers queries and moves messages. Opening the index, taking the snapshot, reading costs and
-searching are done by workers, but for a lone query of a server that has nothing else to do.
+searching are done by workers, but for short queries of a server that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
+from whamming.server.failures import failure_of
 from whamming.server.search import results
 from whamming.server.search.options import OptionsReader
 from whamming.server.search.query import Query, State
@@ -21,6 +23,9 @@ from whamming.server.search.send_buffer import SendBuffer
 from whamming.v1 import search_pb2
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError
+
+MAX_REQUEST_BYTES: Final = 64 << 20
+"""Of requests with queries under way on one call. A single request may have more."""
 
 
 class SearchCall:
@@ -38,6 +43,10 @@ class SearchCall:
         self._max_queries = max_queries
         self._queries: dict[int, Query] = {}
         """Under way, by id."""
+        self.waiting_for_credit: dict[int, Query] = {}
+        """Those that wait for credit, the longest first."""
+        self._request_bytes = 0
+        """Of the requests that have queries under way."""
         self._stopped: EndReason | None = None
         self._draining = False
         self._reading = True
@@ -72,6 +81,8 @@ class SearchCall:
     async def _read(self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]) -> None:
         try:
             while (request := await receive()) is not None:
+                if self.buffer.is_overfull:
+                    await self.buffer.drained()
                 kind = request.WhichOneof("request")
                 if kind == "queries":
                     self.add(request.queries)
@@ -105,25 +116,40 @@ class SearchCall:
         try:
             request = QueryRequest(message, self._options_of(message.options))
         except FieldError as error:
-            self._refuse([End(query_id, results.FAILED, error=error) for query_id in query_ids])
+            failure = failure_of(error)
+            self._refuse([End(query_id, results.FAILED, failure=failure) for query_id in query_ids])
             return
         group = request.group if self._searcher.is_quick(request.index) else None
         queries = [Query(self, request, row, group) for row in range(count)]
         with self.lock:
             self._check_unused(query_ids)
-            under_way = len(self._queries) + count
-            accepted = under_way <= limit and not self._draining and self._stopped is None
+            problem = self._overload(count, request.nbytes)
+            accepted = problem is None and not self._draining and self._stopped is None
             if accepted:
                 self._queries.update(zip(query_ids, queries, strict=True))
+                self._request_bytes += request.nbytes
         if accepted:
             self._searcher.submit(self.flow, queries)
-        elif under_way > limit:
-            text = f"{under_way} queries would be under way on this call; at most {limit}: wait for some to end"
-            overload = OverloadedError(text)
-            self._refuse([End(query.id, results.FAILED, error=overload, resume=query.after) for query in queries])
+        elif problem is not None:
+            failure = failure_of(problem)
+            self._refuse([End(query.id, results.FAILED, failure=failure, resume=query.after) for query in queries])
         else:
             reason = self._stopped or results.SHUTDOWN
             self._refuse([End(query.id, reason, resume=query.after) for query in queries])
+
+    def _overload(self, count: int, nbytes: int) -> OverloadedError | None:
+        """Return why no more queries can be taken; None: they can. Called with the lock held."""
+        under_way, limit = len(self._queries) + count, self._max_queries
+        if under_way > limit:
+            return OverloadedError(
+                f"{under_way} queries would be under way on this call; at most {limit}: wait for some to end"
+            )
+        if self._request_bytes and self._request_bytes + nbytes > MAX_REQUEST_BYTES:
+            return OverloadedError(
+                f"queries of {self._request_bytes + nbytes} bytes would be under way on this call; at most "
+                f"{MAX_REQUEST_BYTES}: wait for some to end"
+            )
+        return None
 
     def _check_unused(self, query_ids: Sequence[int]) -> None:
         seen = set()
@@ -198,8 +224,15 @@ class SearchCall:
         self.buffer.put(some)
         if some.ends:
             for end in some.ends:
-                self._queries.pop(end.query_id, None)
+                self._forget(end.query_id)
             self._finish_if_done()
+
+    def _forget(self, query_id: int) -> None:
+        query = self._queries.pop(query_id, None)
+        if query is not None:
+            query.request.unfinished -= 1
+            if not query.request.unfinished:
+                self._request_bytes -= query.request.nbytes
 
     def _resume_blocked(self) -> None:
         """Let queries go on that waited for room."""

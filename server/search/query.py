@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Budget, Stats, StopReason
+from whamming.server.failures import Failure
 from whamming.server.search import results
 from whamming.server.search.options import DEFAULT_CHUNK, Options
 from whamming.server.search.request import Group, QueryRequest
@@ -202,6 +203,8 @@ class Query:
         """Let a query in one of these states go on. Returns whether the caller must hand it to the scheduler again."""
         if self.state not in states:
             return False
+        if self.state is State.BLOCKED_ON_CREDIT:
+            self.call.waiting_for_credit.pop(self.id, None)
         self.state = State.WAITING
         return True
 
@@ -233,6 +236,7 @@ class Query:
         with self.call.lock:
             if self.stop_reason is None and self.needs_credit:
                 self.state, self.is_counted = State.BLOCKED_ON_CREDIT, False
+                self.call.waiting_for_credit[self.id] = self
             elif self.stop_reason is None and not self.call.buffer.has_room():
                 self._block_on_buffer()
             else:
@@ -337,13 +341,17 @@ class Query:
         bound = cursor.lower_bound
         return min(float(self._unsent[1][0]), bound) if len(self._unsent[1]) else bound
 
+    def fail(self, failure: Failure) -> bool:
+        """End the query with an error. Returns True."""
+        return self.end(results.FAILED, failure=failure)
+
     def end(
         self,
         reason: EndReason,
         ids: NDArray[np.uint64] = _NO_IDS,
         distances: NDArray[np.float64] = _NO_DISTANCES,
         payloads: Sequence[bytes] | None = None,
-        error: Exception | None = None,
+        failure: Failure | None = None,
     ) -> bool:
         """Send the last hits and the end. Returns True."""
         bound, stats, guess, exact = -np.inf, NO_STATS, None, True
@@ -359,6 +367,6 @@ class Query:
         self._lease = None
         finished = reason in (results.COMPLETE, results.EXHAUSTED)
         resume = None if finished else self.after
-        end = End(self.id, reason, finished and exact, stats, self.elapsed, resume, error, guess)
+        end = End(self.id, reason, finished and exact, stats, self.elapsed, resume, failure, guess)
         self.call.send(results.chunk(self.id, ids, distances, bound, payloads, end))
         return True

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Stats
-from whamming.server.failures import failure_of
+from whamming.server.failures import Failure
 from whamming.v1 import search_pb2
 from whamming.wire.columns import payload_list_column
 from whamming.wire.statistics import NO_STATS, add_statistics
@@ -41,7 +41,7 @@ class End(NamedTuple):
     stats: Stats = NO_STATS
     elapsed: float = 0.0
     resume: tuple[float, int] | None = None
-    error: Exception | None = None
+    failure: Failure | None = None
     guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
 
 
@@ -114,24 +114,24 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
 
 def add_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
     """Append ends to the columns of a message."""
-    query_ids, reasons, exact, stats, elapsed, resumes, errors, guesses = zip(*ended, strict=True)
+    query_ids, reasons, exact, stats, elapsed, resumes, failures, guesses = zip(*ended, strict=True)
     message.query_ids.extend(query_ids)
     message.reasons.extend(reasons)
     message.exact.extend(exact)
     add_statistics(message.statistics, stats, elapsed)
-    for query_id, resume, error, guess in zip(query_ids, resumes, errors, guesses, strict=True):
+    for query_id, resume, failure, guess in zip(query_ids, resumes, failures, guesses, strict=True):
         if resume is not None:
             token = message.resumes.add(query_id=query_id).token
             token.distance, token.id = resume
-        if error is not None:
-            fill_error(message.errors.add(query_id=query_id), error)
+        if failure is not None:
+            message.errors.add(
+                query_id=query_id,
+                code=failure.code,
+                reason=failure.reason,
+                message=failure.message,
+                field=failure.field,
+            )
         if guess is not None:
             column = message.guesses.add(query_id=query_id)
             column.ids.uint64 = guess[0].astype("<u8", copy=False).tobytes()
             column.distances = guess[1].astype("<f8", copy=False).tobytes()
-
-
-def fill_error(message: search_pb2.QueryError, error: Exception) -> None:
-    """Say why a query failed."""
-    why = failure_of(error)
-    message.code, message.reason, message.message, message.field = why.code, why.reason, why.message, why.field

@@ -31,6 +31,8 @@ log = logging.getLogger("whamming.server")
 
 MAX_TOGETHER: Final = 64
 """Jobs that are run together."""
+MAX_LOOKED_AT: Final = 128
+"""Flows that are looked through for jobs of a group."""
 MAX_OPEN: Final = 64
 """Jobs of a flow that have begun and hold memory, at once."""
 GROUP_SLICES: Final = 6
@@ -156,15 +158,15 @@ class Scheduler(Generic[J]):
             if self._idle and flow.queued:
                 self._work.notify()
 
-    def dispatch(self) -> None:
-        """Have submitted jobs run: those that take a moment here and now, if no worker is busy; the rest by workers."""
+    def dispatch(self, *, inline: bool = True) -> None:
+        """Have submitted jobs run: by workers or, if ``inline`` and no worker is busy, short ones here and now."""
         jobs: list[J] = []
         with self._lock:
-            if not self._busy and not self._closed and self._next_is_short():
+            if inline and not self._busy and not self._closed and self._next_is_short():
                 jobs, estimate = self._take(INLINE_SECONDS)
                 self._busy += 1
-            if self._idle and self._heap:
-                self._work.notify(len(self._heap))
+            if self._heap and self._idle:  # it wakes the next one, if there is more to do
+                self._work.notify()
         if jobs:
             self._execute(jobs, estimate)
 
@@ -203,6 +205,8 @@ class Scheduler(Generic[J]):
                 if not jobs:
                     continue
                 self._busy += 1
+                if self._heap and self._idle:  # each worker that finds more to do wakes the next
+                    self._work.notify()
             self._execute(jobs, estimate)
             del jobs  # an idle worker must not keep the last queries, and their snapshots, alive
 
@@ -229,7 +233,7 @@ class Scheduler(Generic[J]):
 
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group, of the flows that wait in fair order, until there are ``count``."""
-        passed = []
+        passed: list[Flow] = []
         share = -(-count // (len(self._heap) + 1))  # of each flow, so that none waits for another's batch
         current: Flow | None = flow
         while current is not None:
@@ -238,7 +242,7 @@ class Scheduler(Generic[J]):
                 jobs.append(current.fresh.popleft())
                 taken += 1
             passed.append(current)
-            current = self._next_flow() if len(jobs) < count else None
+            current = self._next_flow() if len(jobs) < count and len(passed) < MAX_LOOKED_AT else None
         for flow in passed:
             self._enqueue(flow)
 

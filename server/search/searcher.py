@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from whamming.native import Batch, Costs
+from whamming.server.failures import failure_of
 from whamming.server.search import results
 from whamming.server.search.query import Hits, Query, SnapshotLease, State
-from whamming.server.search.request import Given, costs_of, joined
+from whamming.server.search.request import CostColumns, costs_of, joined
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.storage import Database, Snapshot, StoredIndex
@@ -30,17 +32,22 @@ QUICK_SECONDS: Final = 0.004
 SWEEP_SECONDS: Final = 1.2e-9
 """What a sweep takes per code and 64 bits, at worst."""
 MAX_INDEXES: Final = 10_000
+MAX_WAITING: Final = 1024
+"""Queries of a call that hold a cursor while they wait for credit."""
 
 
 class Searcher:
-    """Searches one database with some worker threads. Any thread may call its methods."""
+    """Searches one database with some worker threads. :meth:`submit` and :meth:`resume` belong to the event loop."""
 
     def __init__(self, database: Database, threads: int, slice_seconds: float, snapshot_seconds: float) -> None:
         """Start the workers."""
         self._database = database
         self._snapshot_seconds = snapshot_seconds
         self._quick: dict[str, bool] = {}
+        self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
+        """Those that were searched lately."""
         self._dispatching = False
+        self._inline = True
         self._scheduler = Scheduler(threads, slice_seconds, self._run)
 
     def close(self) -> None:
@@ -54,13 +61,19 @@ class Searcher:
     def submit(self, flow: Flow, queries: Sequence[Query]) -> None:
         """Search new queries, after all that arrived at the same time are submitted. To be called in the event loop."""
         self._scheduler.submit(flow, queries)
+        self._inline = self._inline and self._is_ready(queries[0].request.index)
         if not self._dispatching:
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._dispatching = False
-        self._scheduler.dispatch()
+        inline, self._inline, self._dispatching = self._inline, True, False
+        self._scheduler.dispatch(inline=inline)
+
+    def _is_ready(self, name: str) -> bool:
+        """Return whether an index can be searched at once: no lock and no file is needed for its snapshot."""
+        index = self._indexes.get(name)
+        return index is not None and not index.closed and getattr(index.store, "is_ready", False)
 
     def resume(self, queries: Sequence[Query]) -> None:
         """Go on with queries of one call that were blocked. To be called in the event loop."""
@@ -68,12 +81,14 @@ class Searcher:
         if fresh:
             self.submit(fresh[0].flow, fresh)
         for query in queries:
-            if query.group is not None:
-                continue
-            if not query.is_counted:
-                query.is_counted = True
-                self._scheduler.count_open(query.flow, 1)
-            self._scheduler.resume(query)
+            if query.group is None:
+                self._resume(query)
+
+    def _resume(self, query: Query) -> None:
+        if not query.is_counted:
+            query.is_counted = True
+            self._scheduler.count_open(query.flow, 1)
+        self._scheduler.resume(query)
 
     def _run(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
         """Search queries of one group, or a slice of one query. Returns those that go on."""
@@ -94,7 +109,7 @@ class Searcher:
                 self._begin(query)
             ended = query.search(seconds)
         except Exception as error:
-            ended = query.end(results.FAILED, error=error)
+            ended = query.fail(failure_of(error))
         if ended:
             self._scheduler.count_open(query.flow, -1)
             return ()
@@ -110,12 +125,22 @@ class Searcher:
         index, snapshot = self._open(request.index)
         request.check(index)
         lease = SnapshotLease(snapshot, self._snapshot_seconds)
+        self._make_room(query)
         if options.rerank is not None:
             query.begin(self._reranked(query, index, snapshot), lease)
             return
-        given = request.given(slice(query.row, query.row + 1))
-        costs = costs_of(given, snapshot.settings, index.encoder, request.form)
+        columns = request.columns(slice(query.row, query.row + 1))
+        costs = costs_of(columns, snapshot.settings, index.encoder, request.form)
         query.begin(snapshot.view.cursor(costs[0], options.k, options.radius, options.plan, after=query.after), lease)
+
+    def _make_room(self, query: Query) -> None:
+        """End the query of the same call that has waited longest for credit, if too many do: it can be resumed."""
+        with query.call.lock:
+            waiting = query.call.waiting_for_credit
+            oldest = next(iter(waiting.values())) if len(waiting) >= MAX_WAITING else None
+            woken = oldest is not None and oldest.stop(results.SNAPSHOT_EXPIRED)
+        if oldest is not None and woken:
+            self._resume(oldest)
 
     def _reranked(self, query: Query, index: StoredIndex, snapshot: Snapshot) -> Hits:
         request, options, encoder = query.request, query.options, index.encoder
@@ -140,6 +165,7 @@ class Searcher:
         snapshot = index.snapshot()
         if len(self._quick) > MAX_INDEXES:
             self._quick.clear()
+        self._indexes[name] = index
         self._quick[name] = len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS <= QUICK_SECONDS
         return index, snapshot
 
@@ -152,8 +178,7 @@ class Searcher:
         try:
             index, snapshot = self._open(wanted[0].request.index)
         except Exception as error:
-            for query in wanted:
-                query.end(results.FAILED, error=error)
+            _fail(wanted, error)
             return
         checked = list(_checked(wanted, index))
         for some, costs in _with_costs(checked, index):
@@ -166,8 +191,7 @@ class Searcher:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
             batch.run(0, len(queries))
         except Exception as error:
-            for query in queries:
-                query.end(results.FAILED, error=error)
+            _fail(queries, error)
             return
         answers = Answers(batch, options.k, math.inf if options.radius is None else options.radius, len(snapshot))
         first = 0
@@ -176,9 +200,15 @@ class Searcher:
             try:
                 call.send(answers.of(same, first))
             except Exception as error:
-                for query in same:
-                    query.end(results.FAILED, error=error)
+                _fail(same, error)
             first += len(same)
+
+
+def _fail(queries: Sequence[Query], error: Exception) -> None:
+    """End queries with one error."""
+    failure = failure_of(error)
+    for query in queries:
+        query.fail(failure)
 
 
 def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
@@ -188,8 +218,7 @@ def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
         try:
             request.check(index)
         except Exception as error:
-            for query in same:
-                query.end(results.FAILED, error=error)
+            _fail(same, error)
         else:
             yield from same
 
@@ -199,26 +228,26 @@ def _with_costs(queries: Sequence[Query], index: StoredIndex) -> Iterator[tuple[
     if not queries:
         return
     try:
-        given = joined(list(_given(queries)))
-        yield queries, costs_of(given, index.settings, index.encoder, queries[0].request.form)
+        columns = joined(list(_columns(queries)))
+        yield queries, costs_of(columns, index.settings, index.encoder, queries[0].request.form)
         return
     except Exception as error:
         if len(queries) == 1:
-            queries[0].end(results.FAILED, error=error)
+            _fail(queries, error)
             return
     for query in queries:
         yield from _with_costs([query], index)
 
 
-def _given(queries: Sequence[Query]) -> Iterator[Given]:
+def _columns(queries: Sequence[Query]) -> Iterator[CostColumns]:
     """Yield the columns of queries; those of one request follow each other."""
     for request, run in groupby(queries, key=attrgetter("request")):
         rows = [query.row for query in run]
         if rows[-1] - rows[0] + 1 == len(rows):
-            yield request.given(slice(rows[0], rows[-1] + 1))
+            yield request.columns(slice(rows[0], rows[-1] + 1))
         else:  # some were stopped
             for row in rows:
-                yield request.given(slice(row, row + 1))
+                yield request.columns(slice(row, row + 1))
 
 
 class Answers:
@@ -233,7 +262,8 @@ class Answers:
         self._stats = list(batch.stats)
         self._k = k
         self._farthest: list[float] = batch.distances[:, -1].tolist() if batch.ids.shape[1] == k else []
-        self._unfilled = [math.inf if count >= items else radius for count in self._counts]
+        self._items = items
+        self._radius = radius
         self._now = time.perf_counter()
 
     def of(self, queries: Sequence[Query], first: int) -> Results:
@@ -250,7 +280,7 @@ class Answers:
                 continue
             full = count == self._k
             counts.append(count)
-            bounds.append(self._farthest[row] if full else self._unfilled[row])
+            bounds.append(math.inf if count >= self._items else self._farthest[row] if full else self._radius)
             reason = results.COMPLETE if full else results.EXHAUSTED
             ended.append(End(query.id, reason, True, self._stats[row], elapsed))
         ids, distances = (self._hits(data, counts, first) for data in (self._ids, self._distances))

@@ -15,6 +15,8 @@ from whamming.server.search.results import Results
 
 MESSAGE_BYTES: Final = 1 << 18
 """Results are joined into one message up to about so many bytes."""
+OVERFULL: Final = 4
+"""Times the limit. Ends of queries that are refused need no room, so that they can pile up beyond the limit."""
 
 
 class SendBuffer:
@@ -32,12 +34,13 @@ class SendBuffer:
         self._waiting: deque[Results] = deque()
         self._bytes = 0
         self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
         self._finished = False
         self._discarding = False
         self._error: BaseException | None = None
 
     def put(self, results: Results) -> None:
-        """Add results. Called with the lock held. Never refuses: whoever asks for room first keeps the limit, about."""
+        """Add results. Called with the lock held. Never refuses: queries look for room first."""
         if not self._discarding:
             self._waiting.append(results)
             self._bytes += results.nbytes
@@ -47,12 +50,27 @@ class SendBuffer:
         """Return whether a query may search for more."""
         return self._bytes < self._limit
 
+    @property
+    def is_overfull(self) -> bool:
+        """So much waits, although queries stop at the limit, that no more requests should be read."""
+        return self._bytes > OVERFULL * self._limit
+
+    async def drained(self) -> None:
+        """Return when the buffer is not overfull."""
+        while self.is_overfull:
+            with self._lock:
+                writer = self._writer = self._loop.create_future()
+            await writer
+
     def discard(self) -> None:
         """Drop everything, now and from now on: nobody reads any more."""
         with self._lock:
             self._discarding = True
             self._waiting.clear()
             self._bytes = 0
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            _resolve(writer)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Let :meth:`take` end: with an error at once, else after what waits. Called with the lock held."""
@@ -83,6 +101,9 @@ class SendBuffer:
             results.append(self._waiting.popleft())
             size += more
         self._bytes -= size
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            _resolve(writer)
         return results
 
     def _wake(self) -> None:

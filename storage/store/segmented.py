@@ -86,6 +86,11 @@ class SegmentedStore:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
+    @property
+    def is_ready(self) -> bool:
+        """:meth:`snapshot` returns at once: it needs no lock and reads no file."""
+        return not self.read_only and not self._contents.pending
+
     def snapshot(self) -> Snapshot:
         """Return an immutable view of every write that has been acknowledged."""
         if self.read_only:

@@ -1,0 +1,160 @@
+"""What one call may hold on the server: bounded, whatever its client sends and however little it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.native.examples import make_codes
+from tests.server.calls import Bench, batch, random_table
+from whamming import Database
+from whamming.server.search import call as calls
+from whamming.server.search import searcher as searchers
+from whamming.server.search.query import Query
+from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.v1 import error_pb2, search_pb2
+from whamming.v1.search_pb2 import QueryOptions, SearchRequest
+
+BITS = 40
+N = 500
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with whamming.open(":memory:") as database:
+        index = database.create_index("docs", BITS)
+        index.upsert(range(N), make_codes("uniform", N, BITS, np.random.default_rng(0)))
+        yield database
+
+
+@pytest.fixture
+def bench(database: Database) -> Iterator[Bench]:
+    bench = Bench(database)
+    yield bench
+    bench.close()
+
+
+def tables(*seeds: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.stack([random_table(BITS, np.random.default_rng(seed)) for seed in seeds])
+
+
+async def test_the_longest_wait_for_credit_ends_where_too_many_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searchers, "MAX_WAITING", 3)
+    call = bench.call()
+    for query_id in range(5):
+        call.ask(batch("docs", [query_id], QueryOptions(credit=2), tables=tables(query_id)))
+        await call.run()
+    assert [query_id for query_id in range(5) if call[query_id].has_ended] == [0, 1]
+    assert {call[query_id].reason for query_id in (0, 1)} == {search_pb2.END_REASON_SNAPSHOT_EXPIRED}
+    call.grant(2, N)
+    await call.run()
+    assert call[2].reason == search_pb2.END_REASON_EXHAUSTED
+    call.search.close()
+
+
+async def test_requests_under_way_have_a_limit_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 3 * BITS * 2 * 8)
+    call = bench.call()
+    options = QueryOptions(credit=0)
+    call.ask(batch("docs", [1, 2], options, tables=tables(1, 2)))
+    call.ask(batch("docs", [3, 4], options, tables=tables(3, 4)))
+    await call.run()
+    assert {call[query_id].error.reason for query_id in (3, 4)} == {error_pb2.ERROR_REASON_OVERLOADED}
+    call.cancel(1, 2)
+    await call.run()
+    call.ask(batch("docs", [5, 6, 7], QueryOptions(k=1), tables=tables(5, 6, 7)))
+    await call.run()
+    assert all(call[query_id].reason == search_pb2.END_REASON_COMPLETE for query_id in (5, 6, 7))
+
+
+async def test_no_more_is_received_while_ends_pile_up(bench: Bench) -> None:
+    """Ends of refused queries need no room, so that only receiving less keeps them within bounds."""
+    call = bench.call(buffer_bytes=1 << 12)
+    bad = QueryOptions(k=0)
+    received = 0
+    sent: list[search_pb2.SearchResponse] = []
+    reading = asyncio.Event()
+
+    async def receive() -> SearchRequest | None:
+        nonlocal received
+        if received == 400:
+            return None
+        received += 1
+        first = 10 * received
+        return SearchRequest(queries=batch("docs", range(first, first + 10), bad, tables=np.ones((10, BITS, 2))))
+
+    async def send(response: search_pb2.SearchResponse) -> None:
+        await reading.wait()
+        sent.append(response)
+
+    serving = asyncio.create_task(call.search.run(receive, send))
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert 0 < received < 100
+    reading.set()
+    await asyncio.wait_for(serving, PATIENCE)
+    assert received == 400
+    assert sum(len(response.ends.query_ids) for response in sent) == 4000
+
+
+def test_queries_of_one_message_use_all_workers() -> None:
+    """Each worker that finds more to do wakes the next, although the message is one flow."""
+    together = threading.Barrier(3, timeout=PATIENCE)
+
+    class Task:
+        group = None
+
+        def __init__(self, flow: Flow) -> None:
+            self.flow = flow
+
+    def run(jobs: Sequence[Task], seconds: float) -> Sequence[Task]:
+        together.wait()
+        done.release()
+        return ()
+
+    done = threading.Semaphore(0)
+    scheduler: Scheduler[Task] = Scheduler(3, 0.001, run)
+    try:
+        flow = Flow()
+        scheduler.submit(flow, [Task(flow) for _ in range(3)])
+        scheduler.dispatch()
+        for _ in range(3):
+            assert done.acquire(timeout=PATIENCE)
+    finally:
+        scheduler.close()
+
+
+async def test_an_index_that_is_not_ready_is_left_to_workers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database)
+    await bench.learn("docs", BITS)
+    call = bench.call()
+    ran: list[int] = []
+    original = bench.searcher._search_together
+
+    def search_together(queries: Sequence[Query]) -> None:
+        ran.append(len(queries))
+        original(queries)
+
+    monkeypatch.setattr(bench.searcher, "_search_together", search_together)
+    for query_id, ready in ((1, True), (2, False), (3, True)):
+        if not ready:
+            database.index("docs").upsert([query_id], make_codes("uniform", 1, BITS, np.random.default_rng(query_id)))
+        call.ask(batch("docs", [query_id], QueryOptions(k=1), tables=tables(query_id)))
+        before = len(ran)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if not ready:
+            assert len(ran) == before
+        await call.run()
+        assert call[query_id].has_ended
+    bench.close()
