@@ -83,8 +83,8 @@ async def test_a_query_in_every_form_of_costs(bench: Bench, index: StoredIndex, 
     assert answer.reason == results.COMPLETE
     assert answer.exact
     assert answer.lower_bound <= whole.distances[5]
-    assert answer.statistics.verified[0] > 0
-    assert len(answer.statistics.elapsed_seconds) == 1
+    assert answer.statistics.verified > 0
+    assert answer.statistics.elapsed_seconds > 0
     assert not answer.HasField("resume")
     assert [hit.payload for hit in answer.hits] == [b""] * 5
     plain = np.stack([np.zeros(BITS), np.ones(BITS)], axis=1)

@@ -9,6 +9,7 @@ import pytest
 from google.rpc import code_pb2
 
 from whamming.native import Stats
+from whamming.server.failures import failure_of
 from whamming.server.search import results
 from whamming.server.search.results import CHUNK_BYTES, END_BYTES, End, Results, chunk, ends, response
 from whamming.storage import NotFoundError
@@ -58,9 +59,9 @@ def test_ends_are_columns_and_extras_name_their_query() -> None:
     guess = np.arange(3, dtype=np.uint64), np.ones(3)
     ended = [
         End(1, results.COMPLETE, True, STATS, 1.5),
-        End(2, results.FAILED, error=NotFoundError("there is no index 'x'")),
+        End(2, results.FAILED, failure=failure_of(NotFoundError("there is no index 'x'"))),
         End(3, results.BUDGET, False, STATS, 0.5, (1.25, 2**64 - 1), None, guess),
-        End(4, results.FAILED, resume=(0.0, 0), error=FieldError("options.k", "k = 0")),
+        End(4, results.FAILED, resume=(0.0, 0), failure=failure_of(FieldError("options.k", "k = 0"))),
     ]
     message = response([ends(ended)]).ends
     assert list(message.query_ids) == [1, 2, 3, 4]
