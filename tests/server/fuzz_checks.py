@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from tests.server.answers import Chunk, End, Place, chunks_of, statistics_of
+from tests.server.answers import Chunk, End, Place, chunks_of
 from tests.server.columns import read_ids, read_payloads
 from tests.server.fuzz_cases import FOREIGN, METHODS, UNKNOWN, Case
 from tests.server.fuzz_oracle import Control, Expected, batch_of_once
@@ -211,7 +211,9 @@ def _ends(chunks: list[Chunk]) -> int:
 
 def _chunk_of_once(response: search_pb2.SearchOnceResponse, batch: search_pb2.QueryBatch) -> Chunk:
     """Return the answer of SearchOnce as the only chunk of a query."""
-    [statistics] = statistics_of(response.statistics, 1)
+    one = response.statistics
+    statistics = {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
+    statistics["plans"] = statistics.pop("plan")  # as the columns of a stream are called
     resume: Place | None = None
     if response.HasField("resume"):
         resume = response.resume.distance, response.resume.id

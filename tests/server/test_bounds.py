@@ -41,7 +41,7 @@ def bench(database: Database) -> Iterator[Bench]:
 
 
 def tables(*seeds: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.stack([random_table(BITS, np.random.default_rng(seed)) for seed in seeds])
+    return np.stack([random_table(BITS, seed) for seed in seeds])
 
 
 async def test_the_longest_wait_for_credit_ends_where_too_many_wait(
