@@ -65,6 +65,7 @@ class Batch:
         room = asyncio.Semaphore(MESSAGES_AHEAD)
         call = self._connection.search.Search()
         sending = asyncio.create_task(self._send(call, room))
+        sending.add_done_callback(lambda task: _cancel_if_failed(task, call))
         ended = 0
         try:
             async for response in responses(call):
@@ -74,8 +75,9 @@ class Batch:
                     ended -= self._per_message
                     room.release()
         finally:
-            sending.cancel()
             call.cancel()
+            if not sending.cancel() and not sending.cancelled():
+                sending.result()  # raises what sending failed for: then the call was cancelled for it
         if self._left:
             raise UnavailableError("the server ended the stream before it had answered everything")
 
@@ -153,3 +155,9 @@ class Batch:
         if not self._places:
             return np.empty(0, dtype=np.int64), NO_IDS, NO_DISTANCES
         return np.concatenate(self._places), np.concatenate(self._ids), np.concatenate(self._distances)
+
+
+def _cancel_if_failed(sending: asyncio.Task[None], call: Any) -> None:
+    """Cancel a call whose sending task has failed: its reader would wait for ever."""
+    if not sending.cancelled() and sending.exception() is not None:
+        call.cancel()

@@ -34,7 +34,7 @@ class Queries:
         form: Form | None,
     ) -> None:
         """Take what the user gave: one query, or several in a batch dimension."""
-        self._codes = None if code is None else _rows(as_array(code, "query codes"), 1, "the query codes")
+        self._codes = None if code is None else _codes(as_array(code, "query codes"))
         self._tables = None if table is None else _tables(as_array(table, "costs", np.float64))
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
         self._weights = None if weights is None else _rows(as_array(weights, "weights", np.float64), 1, "the weights")
@@ -71,11 +71,6 @@ class Queries:
         """Pack the queries at some places. Their ids are these places."""
         batch = search_pb2.QueryBatch(index=index, query_ids=rows.tolist(), form=self._form, options=options)
         if self._codes is not None:
-            if self._codes.dtype != np.uint8:
-                raise InvalidArgumentError(
-                    f"query codes have dtype {self._codes.dtype}, not uint8; pack booleans with "
-                    "np.packbits(x, axis=-1, bitorder='little')"
-                )
             batch.codes = self._codes[rows].tobytes()
         if self._weights is not None:
             shared = len(self._weights) == 1
@@ -92,6 +87,16 @@ def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
     if array.ndim not in (dimensions, dimensions + 1) or array.shape[-1] == 0:
         raise InvalidArgumentError(f"{what} have shape {array.shape}; give one row, or one row per query")
     return array[None] if array.ndim == dimensions else array
+
+
+def _codes(array: NDArray[Any]) -> NDArray[Any]:
+    rows = _rows(array, 1, "the query codes")
+    if rows.dtype != np.uint8:
+        raise InvalidArgumentError(
+            f"query codes have dtype {rows.dtype}, not uint8; pack booleans with "
+            "np.packbits(x, axis=-1, bitorder='little')"
+        )
+    return rows
 
 
 def _tables(array: NDArray[np.float64]) -> NDArray[np.float64]:
