@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
@@ -19,8 +20,9 @@ from whamming.v1.search_pb2_grpc import (
 )
 from whamming.wire.columns import id_column
 
-Answer = Callable[[search_pb2.SearchRequest], Sequence[search_pb2.SearchResponse]]
-"""What to answer a message with."""
+Responses = Sequence[search_pb2.SearchResponse | None]
+"""What to answer a message with. None: the call breaks."""
+Answer = Callable[[search_pb2.SearchRequest], Responses]
 
 
 class Scripted(SearchServiceServicer):
@@ -31,12 +33,15 @@ class Scripted(SearchServiceServicer):
         self.received: list[search_pb2.SearchRequest] = []
 
     async def Search(  # noqa: N802 - the method's name in the proto
-        self, requests: AsyncIterator[search_pb2.SearchRequest], context: object
+        self, requests: AsyncIterator[search_pb2.SearchRequest], context: Any
     ) -> AsyncIterator[search_pb2.SearchResponse]:
         async for request in requests:
             self.received.append(request)
             for response in self._answer(request):
-                yield response
+                if response is None:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                else:
+                    yield response
 
     @property
     def queries(self) -> list[search_pb2.QueryBatch]:
