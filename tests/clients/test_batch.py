@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import whamming
-from tests.clients.scripted import Scripted, serving
+from tests.clients.scripted import Scripted, ended, serving
 from tests.serving import PATIENCE, ServerProcess
-from whamming import InvalidArgumentError
+from whamming import InvalidArgumentError, OverloadedError, UnavailableError
 from whamming.remote.batch import Batch
 from whamming.remote.queries import Queries
-from whamming.v1 import search_pb2
+from whamming.v1 import error_pb2, search_pb2
+from whamming.v1.search_pb2 import END_REASON_EXHAUSTED, END_REASON_FAILED, END_REASON_SNAPSHOT_EXPIRED
 
 BITS, N = 16, 500
 CODES = np.random.default_rng(0).integers(0, 256, (N, BITS // 8), dtype=np.uint8)
@@ -52,12 +53,51 @@ class Unpackable(Queries):
         raise ZeroDivisionError
 
 
-def test_an_error_while_sending_is_raised() -> None:
-    async def ask() -> None:
-        async with serving(Scripted(lambda request: ()), PATIENCE) as connection:
-            queries = Unpackable(CODES, None, None, None, None)
-            batch = Batch(connection, "docs", queries, search_pb2.QueryOptions(k=1), 1)
-            with pytest.raises(ZeroDivisionError):
-                await asyncio.wait_for(batch.run(), PATIENCE)
+def run(script: Scripted, queries: Queries, retry_seconds: float) -> list[int]:
+    """Return the nearest ids that a batch of queries is answered with."""
 
-    asyncio.run(ask())
+    async def ask() -> list[int]:
+        async with serving(script, retry_seconds) as connection:
+            batch = Batch(connection, "docs", queries, search_pb2.QueryOptions(k=1), 1)
+            await asyncio.wait_for(batch.run(), PATIENCE)
+            return batch.answer(single=False).ids[:, 0].tolist()
+
+    return asyncio.run(ask())
+
+
+def test_an_error_while_sending_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(Scripted(lambda request: ()), Unpackable(CODES, None, None, None, None), PATIENCE)
+
+
+def queries(count: int) -> Queries:
+    return Queries(CODES[:count], None, None, None, None)
+
+
+def test_snapshots_that_expire_again_and_again() -> None:
+    """Queries are sent again while some of them are answered, and then for as long as retries are made."""
+
+    def answer(request: search_pb2.SearchRequest) -> list[search_pb2.SearchResponse]:
+        first, *others = request.queries.query_ids
+        return [
+            ended(first, END_REASON_EXHAUSTED, [(first + 100, 0.0)]),
+            *(ended(query_id, END_REASON_SNAPSHOT_EXPIRED, [(999, 0.0)]) for query_id in others),
+        ]
+
+    script = Scripted(answer)
+    assert run(script, queries(4), PATIENCE) == [100, 101, 102, 103]
+    assert [list(sent.query_ids) for sent in script.queries] == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    with pytest.raises(UnavailableError):
+        run(
+            Scripted(lambda request: [ended(id_, END_REASON_SNAPSHOT_EXPIRED) for id_ in request.queries.query_ids]),
+            queries(4),
+            0.2,
+        )
+
+
+def test_queries_that_are_refused_again_and_again() -> None:
+    error = search_pb2.QueryError(reason=error_pb2.ERROR_REASON_OVERLOADED, message="9 queries under way; at most 8")
+    script = Scripted(lambda request: [ended(id_, END_REASON_FAILED, error=error) for id_ in request.queries.query_ids])
+    with pytest.raises(OverloadedError, match="query 0: 9 queries"):
+        run(script, queries(4), 0.2)
+    assert len(script.queries) > 2
