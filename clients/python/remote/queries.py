@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import Budget, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag, check_radius, checked_place
 from whamming.native.budget import checked_budget
-from whamming.native.costs import as_array
+from whamming.native.costs import as_array, as_numbers
 from whamming.storage import Form, Rerank
 from whamming.storage.reranking import check_factor
 from whamming.storage.vectors.arrays import as_vectors
@@ -35,9 +35,9 @@ class Queries:
     ) -> None:
         """Take what the user gave: one query, or several in a batch dimension."""
         self._codes = None if code is None else _codes(as_array(code, "query codes"))
-        self._tables = None if table is None else _tables(as_array(table, "costs", np.float64))
+        self._tables = None if table is None else _tables(as_numbers(table, "costs"))
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
-        self._weights = None if weights is None else _rows(as_array(weights, "weights", np.float64), 1, "the weights")
+        self._weights = None if weights is None else _rows(as_numbers(weights, "weights"), 1, "the weights")
         self._form = COST_FORMS.number("costs", form)
         self.single = all(
             value is None or np.ndim(value) == dimensions
@@ -99,7 +99,7 @@ def _codes(array: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def _tables(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tables(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim not in (2, 3) or array.shape[-1] != 2:
         raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
     return array.reshape(1 if array.ndim == 2 else len(array), -1)
