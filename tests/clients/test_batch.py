@@ -60,7 +60,8 @@ def run(script: Scripted, queries: Queries, retry_seconds: float) -> list[int]:
         async with serving(script, retry_seconds) as connection:
             batch = Batch(connection, "docs", queries, search_pb2.QueryOptions(k=1), 1)
             await asyncio.wait_for(batch.run(), PATIENCE)
-            return batch.answer(single=False).ids[:, 0].tolist()
+            nearest: list[int] = batch.answer(single=False).ids[:, 0].tolist()
+            return nearest
 
     return asyncio.run(ask())
 

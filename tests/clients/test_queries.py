@@ -33,7 +33,7 @@ def message(**given: Any) -> search_pb2.QueryBatch:
         (np.int64, types_pb2.ELEMENT_TYPE_FLOAT64),
     ],
 )
-def test_numbers_keep_their_precision(dtype: type, sent: int) -> None:
+def test_numbers_keep_their_precision(dtype: Any, sent: int) -> None:
     """Float32 is sent as it is, everything else as float64."""
     weights, tables = (100 * NUMBERS).astype(dtype), (100 * TABLES).astype(dtype)
     packed = message(code=CODES, weights=weights).weights

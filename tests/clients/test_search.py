@@ -22,8 +22,9 @@ async def every_id(connection: Connection, *, payloads: bool = False) -> list[in
     """Search for all hits."""
     options = options_message(None, None, "auto", payloads=payloads)
     query = query_message("docs", Queries(CODE, None, None, None, None), options, None)
-    ids, _ = await asyncio.wait_for(Search(connection, query, None).all(), PATIENCE)
-    return ids.tolist()
+    found, _ = await asyncio.wait_for(Search(connection, query, None).all(), PATIENCE)
+    ids: list[int] = found.tolist()
+    return ids
 
 
 def search_all(answer: Answer, retry_seconds: float) -> tuple[list[int], Scripted]:
