@@ -168,6 +168,8 @@ BODIES: Final = {
             raise StopIteration
         return hit
         """,
+    "Database.close": "self._portal.close(self._database.close())",
+    "Index.close": "self._portal.close(self._index.close())",
     "Search.close": """
         if not self._search.is_over:  # waking the loop is expensive
             self._portal.soon(self._search.close)

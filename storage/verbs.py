@@ -242,7 +242,8 @@ class IndexVerbs(Protocol):
 
         Returns
         -------
-        One row per id, in the order of ``ids``; ``found`` says which of them exist.
+        One row per id, in the order of ``ids``; ``found`` says which of them exist. ``vectors`` has the kept vectors,
+        if the index keeps any; not over the network yet, where it is None.
         """
 
     def snapshot(self) -> Snapshot:
@@ -257,7 +258,8 @@ class IndexVerbs(Protocol):
 
         Returns
         -------
-        An iterator of pieces. Their codes are in the index's bit order.
+        An iterator of pieces. Their codes are in the index's bit order. ``vectors`` has the kept vectors as they are
+        stored, if the index keeps any; not over the network yet, where it is None.
         """
 
     def search(
@@ -328,7 +330,8 @@ class IndexVerbs(Protocol):
         vectors : instead, ``[q, dim]``.
         k : most hits per query, 0 to 2**31 - 1.
         costs, radius, plan, rerank : as in :meth:`search`.
-        budget : what each query may cost; the answer then says how many of its hits are proven.
+        budget : what each query may cost; the answer then says how many of its hits are proven. Together with
+            ``rerank`` not over the network yet.
         threads : by default one per core. A server has threads of its own and refuses this.
 
         Returns

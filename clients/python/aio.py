@@ -8,7 +8,9 @@ The same verbs as :class:`whamming.Database` and :class:`whamming.StoredIndex`, 
         async for hit in docs.search(code, weights=w, k=10):
             print(hit.id, hit.distance)
 
-Searches, other reads and upserts resume automatically after a dropped connection.
+After a dropped connection, searches and upserts resume automatically, and ``get``, ``count``, ``stats``, ``delete`` and
+``flush`` are retried. ``scan``, ``seal``, ``compact``, ``create_index`` and ``drop_index`` are not: they raise
+:class:`whamming.UnavailableError`.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class RemoteDatabase(DatabaseVerbs):
 
     @verb
     def close(self) -> None:
-        self._portal.run(self._database.close())
+        self._portal.close(self._database.close())
 
 
 class RemoteIndex(IndexVerbs):
@@ -318,7 +318,7 @@ class RemoteIndex(IndexVerbs):
 
     @verb
     def close(self) -> None:
-        self._portal.run(self._index.close())
+        self._portal.close(self._index.close())
 
 
 class RemoteSearch(SearchVerbs):

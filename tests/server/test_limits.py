@@ -111,12 +111,15 @@ def test_queries_to_cancel(docs: Collection) -> None:
     assert re.search("9 queries.* 8", details.message)
 
 
-def test_a_batch_of_our_client_respects_the_limit(server: ServerProcess, docs: Collection) -> None:
-    """It sends 256 queries at a time unless it is told that they are too many."""
+@pytest.mark.parametrize("count", [1, BATCH, BATCH + 1, 300])
+def test_a_batch_of_our_client_keeps_within_the_limit(server: ServerProcess, docs: Collection, count: int) -> None:
+    """It sends 256 queries at a time, and fewer where it is told that they are too many; these are no failures."""
+    queries = make_codes("uniform", count, BITS, np.random.default_rng(1))
     with whamming.connect(server.address, retry_seconds=0) as database:
-        with pytest.raises(InvalidArgumentError, match=r"256 queries.* 8"):
-            database.index("docs").search_batch(np.zeros((300, 2), dtype=np.uint8), k=1)
-        assert database.index("docs").search_batch(np.zeros((8, 2), dtype=np.uint8), k=1).ids.shape == (8, 1)
+        answer = database.index("docs").search_batch(queries, k=3)
+        assert answer.exact.all()
+        for row in range(0, count, 50):
+            assert answer.ids[row].tolist() == [hit.id for hit in database.index("docs").search(queries[row], k=3)]
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------

@@ -18,13 +18,19 @@ from whamming.remote.requests import MESSAGE_BYTES
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
 from whamming.v1 import search_pb2
+from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import RemoteStats
 
 QUERIES_PER_MESSAGE: Final = 256
+"""At most, unless the server takes fewer."""
 MESSAGES_AHEAD: Final = 4
-"""Messages whose queries may be under way at once."""
+"""Messages whose queries may be under way at once, unless the server takes fewer."""
 _NO_ID: Final = np.iinfo(np.uint64).max
+
+
+class _TooManyUnderWayError(OverloadedError):
+    """The server refused a query because too many of the call are under way."""
 
 
 class Batch:
@@ -39,6 +45,8 @@ class Batch:
         self._queries = queries
         self._options = options
         self._k = k
+        self._per_message = max(1, min(QUERIES_PER_MESSAGE, MESSAGE_BYTES // queries.bytes_each))
+        self._messages_ahead = MESSAGES_AHEAD
         count = len(queries)
         self._places: list[NDArray[np.int64]] = []
         self._ids: list[NDArray[np.uint64]] = []
@@ -49,22 +57,32 @@ class Batch:
         self._left = count if k else 0
 
     async def run(self) -> None:
-        """Get all answers."""
+        """Get all answers. Every turn answers some, sends less at once, or counts as a failed attempt."""
         attempts = self._connection.retries.begin()
         while self._left:
             before = self._left
             try:
                 await once(self._attempt)
+            except FieldError as error:
+                sent = min(self._per_message, self._left)
+                if error.field != "queries.query_ids" or sent == 1:
+                    raise
+                self._per_message = sent // 2
             except (UnavailableError, OverloadedError) as error:
+                if isinstance(error, _TooManyUnderWayError) and self._messages_ahead > 1:
+                    self._messages_ahead = 1
+                else:
+                    if self._left < before:
+                        attempts.reset()
+                    await attempts.wait(error)
+            if self._left:
                 self._drop_unfinished()
-                if self._left < before:
-                    attempts.reset()
-                await attempts.wait(error)
 
     async def _attempt(self) -> None:
-        room = asyncio.Semaphore(MESSAGES_AHEAD)
+        room = asyncio.Semaphore(self._messages_ahead)
         call = self._connection.search.Search()
         sending = asyncio.create_task(self._send(call, room))
+        sending.add_done_callback(lambda task: _cancel_if_failed(task, call))
         ended = 0
         try:
             async for response in responses(call):
@@ -74,14 +92,11 @@ class Batch:
                     ended -= self._per_message
                     room.release()
         finally:
-            sending.cancel()
             call.cancel()
+            if not sending.cancel() and not sending.cancelled():
+                sending.result()  # raises what sending failed for: then the call was cancelled for it
         if self._left:
             raise UnavailableError("the server ended the stream before it had answered everything")
-
-    @property
-    def _per_message(self) -> int:
-        return max(1, min(QUERIES_PER_MESSAGE, MESSAGE_BYTES // self._queries.bytes_each))
 
     async def _send(self, call: Any, room: asyncio.Semaphore) -> None:
         waiting = np.flatnonzero([end is None for end in self._ends])
@@ -96,20 +111,21 @@ class Batch:
             await call.done_writing()
 
     def _take(self, response: search_pb2.SearchResponse) -> None:
-        """Take a message in."""
+        """Take a message in, unless a query of it has failed: then raise that query's error."""
+        ends = response.ends
+        for row, reason in enumerate(ends.reasons):
+            if reason == search_pb2.END_REASON_FAILED:
+                error = End(ends, row).error
+                error.args = (f"query {ends.query_ids[row]}: {error}",)
+                raise _TooManyUnderWayError(*error.args) if isinstance(error, OverloadedError) else error
         ids, distances = hits_of(response)
         if len(ids):
             self._places.append(np.repeat(np.array(response.query_ids, dtype=np.int64), response.counts))
             self._ids.append(ids)
             self._distances.append(distances)
-        ends = response.ends
         for guess in ends.guesses:
             self._guesses[guess.query_id] = guess
         for row, (place, reason) in enumerate(zip(ends.query_ids, ends.reasons, strict=True)):
-            if reason == search_pb2.END_REASON_FAILED:
-                error = End(ends, row).error
-                error.args = (f"query {place}: {error}",)
-                raise error
             if reason not in RESUMABLE:  # else it is sent again as a whole
                 self._ends[place] = End(ends, row)
                 self._left -= 1
@@ -153,3 +169,9 @@ class Batch:
         if not self._places:
             return np.empty(0, dtype=np.int64), NO_IDS, NO_DISTANCES
         return np.concatenate(self._places), np.concatenate(self._ids), np.concatenate(self._distances)
+
+
+def _cancel_if_failed(sending: asyncio.Task[None], call: Any) -> None:
+    """Cancel a call whose sending task has failed: its reader would wait for ever."""
+    if not sending.cancelled() and sending.exception() is not None:
+        call.cancel()

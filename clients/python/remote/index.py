@@ -16,7 +16,7 @@ from whamming.remote import search as searches
 from whamming.remote.async_verbs import AsyncIndexVerbs, AsyncSearchVerbs
 from whamming.remote.batch import Batch
 from whamming.remote.queries import Queries, options_message, query_message
-from whamming.remote.requests import delete_requests, get_request, scan_request, upsert_requests
+from whamming.remote.requests import UpsertRequests, delete_requests, get_request, scan_request
 from whamming.remote.retries import once, responses, responses_of
 from whamming.storage import (
     ClosedError,
@@ -36,7 +36,7 @@ from whamming.storage import (
 from whamming.storage.items.rows import as_ids
 from whamming.storage.store.protocol import Progress
 from whamming.storage.verbs import verb
-from whamming.v1 import index_pb2, item_pb2
+from whamming.v1 import index_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.descriptions import stats_of
 from whamming.wire.items import items_of
@@ -107,26 +107,26 @@ class Index(AsyncIndexVerbs):
         durability: Durability | None = None,
     ) -> None:
         attempts = self._database._retries.begin()
-        unsent = upsert_requests(self.name, ids, codes, payloads, vectors, durability)
-        while unsent:
-            before = len(unsent)
+        requests = UpsertRequests(self.name, ids, codes, payloads, vectors, durability)
+        while requests.acknowledged < len(requests):
+            before = requests.acknowledged
             try:
-                await once(lambda: self._upsert(unsent))
+                await once(lambda: self._upsert(requests))
             except (UnavailableError, OverloadedError) as error:
-                if len(unsent) < before:
+                if requests.acknowledged > before:
                     attempts.reset()
                 await attempts.wait(error)
 
-    async def _upsert(self, unsent: list[item_pb2.UpsertRequest]) -> None:
-        """Send batches on one call, and remove those that are acknowledged from the list."""
-        call = self._database._items.Upsert(iter(list(unsent)))
+    async def _upsert(self, requests: UpsertRequests) -> None:
+        """Send what is not acknowledged yet on one call."""
+        call = self._database._items.Upsert(requests.unacknowledged())
         try:
             async for done in responses(call):
-                assert done.sequence == unsent[0].sequence
-                del unsent[0]
+                assert done.sequence == requests.acknowledged
+                requests.acknowledged += 1
         finally:
             call.cancel()
-        if unsent:
+        if requests.acknowledged < len(requests):
             raise UnavailableError("the server ended the stream before it had written everything")
 
     @verb

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from whamming.storage import ClosedError
+
 T = TypeVar("T")
 
 
@@ -21,6 +23,8 @@ class Portal:
     def __init__(self) -> None:
         """Start the thread."""
         self.process = os.getpid()
+        self._ended = False
+        """The interpreter is exiting, and the loop has stopped."""
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="whamming-client", daemon=True)
         self._thread.start()
@@ -30,6 +34,7 @@ class Portal:
         """Stop the loop before the interpreter takes down gRPC, which runs in it."""
         if self.process == os.getpid():
             self.run(_cancel_others())
+            self._ended = True
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
 
@@ -39,6 +44,9 @@ class Portal:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. Interrupting the wait cancels it."""
+        if self._ended:
+            call.close()
+            raise _ended_error()
         tasks: list[asyncio.Task[T]] = []
         done = threading.Lock()  # much cheaper than a concurrent future
         done.acquire()
@@ -66,6 +74,8 @@ class Portal:
         """
         if progress is None:
             return self.run(call(None))
+        if self._ended:
+            raise _ended_error()
         tasks: list[asyncio.Task[T]] = []
         shares: queue.SimpleQueue[float | None] = queue.SimpleQueue()
 
@@ -88,11 +98,20 @@ class Portal:
             while (piece := self.run(next_or_none(pieces))) is not None:
                 yield piece
         finally:
-            self.run(pieces.aclose())
+            if not self._ended:
+                self.run(pieces.aclose())
+
+    def close(self, call: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine that closes something. While the interpreter exits, everything is closed already."""
+        if self._ended:
+            call.close()
+        else:
+            self.run(call)
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call a function in the loop, without waiting for it."""
-        self.loop.call_soon_threadsafe(call)
+        if not self._ended:
+            self.loop.call_soon_threadsafe(call)
 
 
 async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
@@ -100,12 +119,17 @@ async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
     return await anext(pieces, None)
 
 
+def _ended_error() -> ClosedError:
+    return ClosedError("the interpreter is exiting and has closed all connections; use them before it exits")
+
+
 async def _cancel_others() -> None:
-    """Cancel all tasks of the loop but this one."""
+    """Cancel all tasks of the loop but this one, and close the generators that were left half-read."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 _portal: Portal | None = None

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import Budget, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag, check_radius, checked_place
 from whamming.native.budget import checked_budget
-from whamming.native.costs import as_array
+from whamming.native.costs import as_array, as_numbers
 from whamming.storage import Form, Rerank
 from whamming.storage.reranking import check_factor
 from whamming.storage.vectors.arrays import as_vectors
@@ -34,10 +34,10 @@ class Queries:
         form: Form | None,
     ) -> None:
         """Take what the user gave: one query, or several in a batch dimension."""
-        self._codes = None if code is None else _rows(as_array(code, "query codes"), 1, "the query codes")
-        self._tables = None if table is None else _tables(as_array(table, "costs", np.float64))
+        self._codes = None if code is None else _codes(as_array(code, "query codes"))
+        self._tables = None if table is None else _tables(as_numbers(table, "costs"))
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
-        self._weights = None if weights is None else _rows(as_array(weights, "weights", np.float64), 1, "the weights")
+        self._weights = None if weights is None else _rows(as_numbers(weights, "weights"), 1, "the weights")
         self._form = COST_FORMS.number("costs", form)
         self.single = all(
             value is None or np.ndim(value) == dimensions
@@ -71,11 +71,6 @@ class Queries:
         """Pack the queries at some places. Their ids are these places."""
         batch = search_pb2.QueryBatch(index=index, query_ids=rows.tolist(), form=self._form, options=options)
         if self._codes is not None:
-            if self._codes.dtype != np.uint8:
-                raise InvalidArgumentError(
-                    f"query codes have dtype {self._codes.dtype}, not uint8; pack booleans with "
-                    "np.packbits(x, axis=-1, bitorder='little')"
-                )
             batch.codes = self._codes[rows].tobytes()
         if self._weights is not None:
             shared = len(self._weights) == 1
@@ -94,7 +89,17 @@ def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
     return array[None] if array.ndim == dimensions else array
 
 
-def _tables(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def _codes(array: NDArray[Any]) -> NDArray[Any]:
+    rows = _rows(array, 1, "the query codes")
+    if rows.dtype != np.uint8:
+        raise InvalidArgumentError(
+            f"query codes have dtype {rows.dtype}, not uint8; pack booleans with "
+            "np.packbits(x, axis=-1, bitorder='little')"
+        )
+    return rows
+
+
+def _tables(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim not in (2, 3) or array.shape[-1] != 2:
         raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
     return array.reshape(1 if array.ndim == 2 else len(array), -1)

@@ -97,61 +97,86 @@ def _encoder_messages(
     return settings, b""
 
 
-def upsert_requests(
-    index: str,
-    ids: ArrayLike,
-    codes: ArrayLike | None,
-    payloads: Sequence[bytes | None] | Payloads | None,
-    vectors: ArrayLike | None,
-    durability: Durability | None,
-) -> list[item_pb2.UpsertRequest]:
-    """Pack items, in messages of a moderate size."""
-    when = DURABILITIES.number("durability", durability)
-    return [
-        item_pb2.UpsertRequest(index=index, sequence=sequence, items=items, durability=when)
-        for sequence, items in enumerate(_item_messages(ids, codes, payloads, vectors))
-    ]
+class UpsertRequests:
+    """Items as messages of a moderate size. Each is made when it is sent, so that few are in memory at a time."""
+
+    def __init__(
+        self,
+        index: str,
+        ids: ArrayLike,
+        codes: ArrayLike | None,
+        payloads: Sequence[bytes | None] | Payloads | None,
+        vectors: ArrayLike | None,
+        durability: Durability | None,
+    ) -> None:
+        """Take items, which must not change until all are acknowledged."""
+        self.acknowledged = 0
+        """Messages, from the first on, that need not be sent again."""
+        self._index = index
+        self._durability = DURABILITIES.number("durability", durability)
+        self._ids = as_ids(ids)
+        count = len(self._ids)
+        self._codes = None if codes is None else _item_codes(codes, count)
+        self._vectors = None if vectors is None else _rows_of_items(as_vectors(vectors)[0], count, "vectors")
+        if codes is None and vectors is None and count:
+            raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
+        self._payloads = as_payloads(payloads, count)
+        self._pieces = self._split()
+
+    def _split(self) -> list[slice]:
+        """Return the rows of each message."""
+        count = len(self._ids)
+        columns = [rows for rows in (self._codes, self._vectors) if rows is not None]
+        sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns), dtype=np.int64)
+        if self._payloads is not None:
+            sizes += 4 + self._payloads.lengths().astype(np.int64)
+        ends = np.cumsum(sizes)
+        pieces: list[slice] = []
+        first = 0
+        while first < count:
+            start = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
+            pieces.append(slice(first, last))
+            first = last
+        return pieces
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._pieces)
+
+    def unacknowledged(self) -> Iterator[item_pb2.UpsertRequest]:
+        """Make the messages that are left to send, in their order."""
+        for sequence in range(self.acknowledged, len(self)):
+            yield self._message(sequence)
+
+    def _message(self, sequence: int) -> item_pb2.UpsertRequest:
+        rows = self._pieces[sequence]
+        message = item_pb2.UpsertRequest(index=self._index, sequence=sequence, durability=self._durability)
+        items = message.items
+        items.ids.CopyFrom(id_column(self._ids[rows]))
+        if self._codes is not None:
+            items.codes = self._codes[rows].tobytes()
+        if self._vectors is not None:
+            items.vectors.CopyFrom(matrix(self._vectors[rows]))
+        if self._payloads is not None:
+            items.payloads.CopyFrom(payload_column(_slice(self._payloads, rows)))
+        return message
 
 
-def _item_messages(
-    ids: ArrayLike,
-    codes: ArrayLike | None,
-    payloads: Sequence[bytes | None] | Payloads | None,
-    vectors: ArrayLike | None,
-) -> Iterator[item_pb2.ItemBatch]:
-    own = as_ids(ids)
-    count = len(own)
-    columns: dict[str, NDArray[Any]] = {}
-    if codes is not None:
-        columns["codes"] = _rows_of_items(as_array(codes, "codes"), count, "codes")
-        if columns["codes"].dtype != np.uint8 and count:
-            raise InvalidArgumentError(
-                f"codes have dtype {columns['codes'].dtype}, not uint8; pack booleans with "
-                "np.packbits(x, axis=-1, bitorder='little')"
-            )
-    if vectors is not None:
-        columns["vectors"] = _rows_of_items(as_vectors(vectors)[0], count, "vectors")
-    if not columns and count:
-        raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
-    packed = as_payloads(payloads, count)
-    sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns.values()), dtype=np.int64)
-    if packed is not None:
-        sizes += 4 + packed.lengths().astype(np.int64)
-    ends = np.cumsum(sizes)
-    first = 0
-    while first < count:
-        start = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
-        piece = slice(first, last)
-        message = item_pb2.ItemBatch(ids=id_column(own[piece]))
-        if "codes" in columns:
-            message.codes = columns["codes"][piece].tobytes()
-        if "vectors" in columns:
-            message.vectors.CopyFrom(matrix(columns["vectors"][piece]))
-        if packed is not None:
-            message.payloads.CopyFrom(payload_column(packed.take(np.arange(first, min(last, count)))))
-        yield message
-        first = last
+def _item_codes(codes: ArrayLike, count: int) -> NDArray[Any]:
+    rows = _rows_of_items(as_array(codes, "codes"), count, "codes")
+    if rows.dtype != np.uint8 and count:
+        raise InvalidArgumentError(
+            f"codes have dtype {rows.dtype}, not uint8; pack booleans with np.packbits(x, axis=-1, bitorder='little')"
+        )
+    return rows
+
+
+def _slice(payloads: Payloads, rows: slice) -> Payloads:
+    """Return the payloads of some adjacent rows, without a copy of their bytes."""
+    start = payloads.ends[rows.start - 1] if rows.start else np.uint64(0)
+    ends = payloads.ends[rows]
+    return Payloads(ends - start, payloads.data[int(start) : int(ends[-1])])
 
 
 def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:

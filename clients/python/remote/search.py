@@ -57,9 +57,13 @@ class Search:
         self._attempts = connection.retries.begin()
         self._query_id = 0
         self._consumed = 0
+        """Hits of the query for which the server was not granted more yet."""
+        self._progressed = False
+        """Hits have arrived since the query was sent last."""
+        self._failure: UnavailableError | OverloadedError | None = None
+        """Why to wait before the query is sent again."""
         self._pending: list[Hit] = []
         self._bound = -np.inf
-        self._shut_down: UnavailableError | None = None
         self._ended = k == 0
         self._end: End | None = None
 
@@ -149,10 +153,11 @@ class Search:
     async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
         """Return the next hits that arrive; none at the end."""
         while not self._ended:
-            if self._shut_down is not None:
-                await self._attempts.wait(self._shut_down)
-                self._shut_down = None
             if self._inbox is None:
+                failure, self._failure = self._failure, None
+                if failure is not None:
+                    await self._attempts.wait(failure)
+                self._consumed, self._progressed = 0, False
                 self._query_id, self._inbox = self._connection.session.start(self._query)
             chunk = await self._inbox.get()
             if not isinstance(chunk, Chunk):
@@ -160,11 +165,10 @@ class Search:
                 if not isinstance(chunk, UnavailableError | OverloadedError) or (self._reranked and self._begun):
                     self._ended = True
                     raise chunk
-                await self._attempts.wait(chunk)
+                self._failure = chunk
                 continue
-            if chunk.end is None or chunk.end.reason != search_pb2.END_REASON_SHUTDOWN:
-                self._attempts.reset()
             if len(chunk.ids):
+                self._attempts.reset()
                 self._note_progress(chunk)
             if chunk.end is not None:
                 self._finish(chunk.end)
@@ -183,25 +187,37 @@ class Search:
             self._query.after_ids.CopyFrom(id_column(chunk.ids[-1:]))
             if self._left:
                 self._query.options.k = min(self._left, MAX_K)
-        self._begun = True
+        self._begun = self._progressed = True
         self._consumed += count
         if self._window is not None and 2 * self._consumed >= self._window:
             self._connection.session.grant(self._query_id, self._consumed)
             self._consumed = 0
 
     def _finish(self, end: End) -> None:
+        """Note how the query ended: the search goes on with a new one, or has ended, too."""
         self._inbox = None
         self._end = end
-        reason = end.reason
-        resumes = reason in RESUMABLE or (reason == search_pb2.END_REASON_COMPLETE and self._query.options.k == MAX_K)
+        self._failure = self._reason_to_wait(end)
+        more = end.reason == search_pb2.END_REASON_COMPLETE and self._query.options.k == MAX_K
+        resumes = more or end.reason in RESUMABLE or self._failure is not None
         if resumes and self._left != 0 and not (self._reranked and self._begun):
-            self._consumed = 0
-            if reason == search_pb2.END_REASON_SHUTDOWN:
-                self._shut_down = UnavailableError("the server is shutting down; connect again when it is back")
             return
         self._ended = True
-        if reason not in FINISHED:
+        if end.reason not in FINISHED:
             raise end.error
+
+    def _reason_to_wait(self, end: End) -> UnavailableError | OverloadedError | None:
+        """Return why the next query would end in the same way if it were sent at once; None: it would not."""
+        if end.reason == search_pb2.END_REASON_SHUTDOWN:
+            return UnavailableError("the server is shutting down; connect again when it is back")
+        if end.reason == search_pb2.END_REASON_SNAPSHOT_EXPIRED and not self._progressed:
+            return UnavailableError(
+                "the search's snapshot expired on the server before a hit was found; "
+                "start the server with more --snapshot-seconds"
+            )
+        if end.reason == search_pb2.END_REASON_FAILED and isinstance(error := end.error, OverloadedError):
+            return error
+        return None
 
 
 def _hits(ids: NDArray[np.uint64], distances: NDArray[np.float64], kept: Sequence[bytes]) -> list[Hit]:

@@ -1,0 +1,94 @@
+"""A server whose answers to Search calls are written in the test, for what a real one does only rarely."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from whamming.remote.retries import Retries
+from whamming.remote.search import Connection
+from whamming.remote.session import Session
+from whamming.v1 import search_pb2
+from whamming.v1.search_pb2_grpc import (
+    SearchServiceServicer,
+    SearchServiceStub,
+    add_SearchServiceServicer_to_server,
+)
+from whamming.wire.columns import id_column
+
+Responses = Sequence[search_pb2.SearchResponse | None]
+"""What to answer a message with. None: the call breaks."""
+Answer = Callable[[search_pb2.SearchRequest], Responses]
+
+
+class Scripted(SearchServiceServicer):
+    """Answers each message of a Search call as it is told."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.received: list[search_pb2.SearchRequest] = []
+
+    async def Search(  # noqa: N802 - the method's name in the proto
+        self, requests: AsyncIterator[search_pb2.SearchRequest], context: Any
+    ) -> AsyncIterator[search_pb2.SearchResponse]:
+        async for request in requests:
+            self.received.append(request)
+            for response in self._answer(request):
+                if response is None:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                else:
+                    yield response
+
+    @property
+    def queries(self) -> list[search_pb2.QueryBatch]:
+        """The messages with queries."""
+        return [request.queries for request in self.received if request.WhichOneof("request") == "queries"]
+
+
+@contextlib.asynccontextmanager
+async def serving(script: Scripted, retry_seconds: float) -> AsyncIterator[Connection]:
+    """Connect to a server that follows a script."""
+    server = grpc.aio.server()
+    add_SearchServiceServicer_to_server(script, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
+        session = Session(stub)
+        yield Connection(stub, session, Retries(retry_seconds))
+        await session.close()
+    await server.stop(None)
+
+
+def chunk(query_id: int, hits: Sequence[tuple[int, float]] = ()) -> search_pb2.SearchResponse:
+    """Hits (id, distance) of a query."""
+    return search_pb2.SearchResponse(
+        query_ids=[query_id],
+        counts=[len(hits)],
+        ids=id_column(np.array([id_ for id_, _ in hits], dtype=np.uint64)),
+        distances=np.array([distance for _, distance in hits], dtype="<f8").tobytes(),
+        lower_bounds=[hits[-1][1] if hits else float("-inf")],
+    )
+
+
+def ended(
+    query_id: int,
+    reason: search_pb2.EndReason,
+    hits: Sequence[tuple[int, float]] = (),
+    error: search_pb2.QueryError | None = None,
+) -> search_pb2.SearchResponse:
+    """The last hits of a query, and why it ended."""
+    response = chunk(query_id, hits)
+    response.ends.query_ids.append(query_id)
+    response.ends.reasons.append(reason)
+    response.ends.exact.append(reason != search_pb2.END_REASON_FAILED)
+    if error is not None:
+        error.query_id = query_id
+        response.ends.errors.append(error)
+    for column in response.ends.statistics.DESCRIPTOR.fields:
+        getattr(response.ends.statistics, column.name).append(0)
+    return response

@@ -1,0 +1,103 @@
+"""Searches on a server that refuses, expires or breaks off: what is sent again, how often, and with how much credit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.clients.scripted import Answer, Responses, Scripted, chunk, ended, serving
+from tests.serving import PATIENCE
+from whamming import OverloadedError, UnavailableError
+from whamming.remote.queries import Queries, options_message, query_message
+from whamming.remote.search import CREDIT_WITH_PAYLOADS, Connection, Search
+from whamming.v1 import error_pb2, search_pb2
+from whamming.v1.search_pb2 import END_REASON_EXHAUSTED, END_REASON_FAILED, END_REASON_SNAPSHOT_EXPIRED
+
+CODE = np.zeros(2, dtype=np.uint8)
+
+
+async def every_id(connection: Connection, *, payloads: bool = False) -> list[int]:
+    """Search for all hits."""
+    options = options_message(None, None, "auto", payloads=payloads)
+    query = query_message("docs", Queries(CODE, None, None, None, None), options, None)
+    found, _ = await asyncio.wait_for(Search(connection, query, None).all(), PATIENCE)
+    ids: list[int] = found.tolist()
+    return ids
+
+
+def search_all(answer: Answer, retry_seconds: float) -> tuple[list[int], Scripted]:
+    """Return the ids of all hits, and the server that was asked."""
+    script = Scripted(answer)
+
+    async def search() -> list[int]:
+        async with serving(script, retry_seconds) as connection:
+            return await every_id(connection)
+
+    return asyncio.run(search()), script
+
+
+def overload(query_id: int) -> search_pb2.SearchResponse:
+    error = search_pb2.QueryError(reason=error_pb2.ERROR_REASON_OVERLOADED, message="9 queries under way; at most 8")
+    return ended(query_id, END_REASON_FAILED, error=error)
+
+
+class Turns:
+    """Answers the first query in one way, the next in another, and so on."""
+
+    def __init__(self, *answers: Responses) -> None:
+        self._answers = iter(answers)
+
+    def __call__(self, request: search_pb2.SearchRequest) -> Responses:
+        if request.WhichOneof("request") != "queries":
+            return ()
+        responses = next(self._answers)
+        (query_id,) = request.queries.query_ids
+        for response in filter(None, responses):
+            response.query_ids[:] = [query_id]
+            if response.ends.query_ids:
+                response.ends.query_ids[:] = [query_id]
+            for error in response.ends.errors:
+                error.query_id = query_id
+        return responses
+
+
+def test_a_refused_query_is_sent_again() -> None:
+    answer = Turns([overload(0)], [chunk(0, [(7, 1.0)]), overload(0)], [ended(0, END_REASON_EXHAUSTED, [(8, 2.0)])])
+    ids, script = search_all(answer, PATIENCE)
+    assert ids == [7, 8]
+    assert [list(query.after_distances) for query in script.queries] == [[], [], [1.0]]
+
+
+def test_a_query_that_is_refused_for_too_long() -> None:
+    with pytest.raises(OverloadedError, match="at most 8"):
+        search_all(lambda request: [overload(request.queries.query_ids[0])], 0.2)
+
+
+def test_snapshots_that_expire_without_a_hit() -> None:
+    with pytest.raises(UnavailableError, match="snapshot"):
+        search_all(lambda request: [ended(request.queries.query_ids[0], END_REASON_SNAPSHOT_EXPIRED)], 0.2)
+
+
+def test_a_snapshot_that_expires_after_a_hit_is_no_failure() -> None:
+    """With no time for retries, either."""
+    expiring = [[ended(0, END_REASON_SNAPSHOT_EXPIRED, [(id_, float(id_))])] for id_ in range(5)]
+    ids, _ = search_all(Turns(*expiring, [ended(0, END_REASON_EXHAUSTED)]), 0)
+    assert ids == [0, 1, 2, 3, 4]
+
+
+def test_a_query_that_is_sent_again_begins_with_its_own_credit() -> None:
+    """What was consumed of the broken one earns the new one nothing."""
+    few = CREDIT_WITH_PAYLOADS // 2 - 1
+    broken = [chunk(0, [(id_, 0.0) for id_ in range(few)]), None]
+    resumed = [chunk(0, [(few, 1.0)]), ended(0, END_REASON_EXHAUSTED, [(few + 1, 2.0)])]
+    script = Scripted(Turns(broken, resumed, [ended(0, END_REASON_EXHAUSTED)]))
+
+    async def search() -> None:
+        async with serving(script, PATIENCE) as connection:
+            assert await every_id(connection, payloads=True) == list(range(few + 2))
+            assert await every_id(connection) == []  # its query is received after all that the first search has sent
+
+    asyncio.run(search())
+    assert [request.WhichOneof("request") for request in script.received] == ["queries"] * 3
