@@ -136,40 +136,41 @@ class SegmentedStore:
 
     def _commit(self) -> None:
         """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
-        writes = self._group.take()
-        batches = [*self._unsaved, *(write.change.batch for write in writes)]
-        if not batches:
-            return
+        unsaved = self._unsaved
+        writes: Sequence[QueuedWrite] = ()
+        recovered: Sequence[WriteBatch] | None = None
         try:
+            writes = self._group.take()
+            batches = [*unsaved, *(write.change.batch for write in writes)]
+            if not batches:
+                return
             self._check_writable()
             recovered = self._journal.append(batches)
+            self._publish(recovered, unsaved, writes)
         except BaseException as error:
-            for write in writes:
-                write.fail(error)
+            if recovered is None:
+                for write in writes:
+                    write.fail(error)
+            else:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
+                self._publish(recovered, unsaved, writes)
             raise
         self._commits += 1
-        unsaved, self._unsaved = self._unsaved, []
-        again = (
-            [*recovered, *unsaved] if recovered else []
-        )  # unsaved ones come after those, also if they are among them
-        try:
-            self._publish(again, writes)
-        except BaseException:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
-            self._publish(again, writes)
-            raise
         self._reopen()
 
-    def _publish(self, recovered: Sequence[WriteBatch], writes: Sequence[QueuedWrite]) -> None:
-        """Let the next snapshot show what was saved."""
+    def _publish(
+        self, recovered: Sequence[WriteBatch], unsaved: Sequence[WriteBatch], writes: Sequence[QueuedWrite]
+    ) -> None:
+        """Let the next snapshot show what was saved. Doing it twice gives the same items."""
         with self._changing:
-            contents = self._contents.with_pending(recovered) if recovered else self._contents
-            left = [write for write in writes if not write.done]
-            for write in left:
+            contents = self._contents
+            if recovered:  # the unsaved ones come after those, also if they are among them
+                contents = contents.with_pending([*recovered, *unsaved])
+            for write in writes:
                 contents = contents.with_change(write.change)
-            self._contents = contents
-            for write in left:
+            self._contents, self._unsaved = contents, []
+            for write in writes:
+                self._writes += not write.done
                 write.done = True
-            self._writes += len(left)
 
     def _reopen(self) -> None:
         """Read segments from elsewhere if the journal wants that. Called with ``_writing`` held."""
