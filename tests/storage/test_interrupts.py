@@ -54,16 +54,18 @@ def interrupted_at_line(number: int, work: Callable[[], None]) -> bool:
     """Do some work, but interrupt it before a line of the store or the journal; tells whether it got that far.
 
     Lines with ``with`` do not count: they are traced again when the block ends, just before the lock is released. The
-    interpreter looks for signals after calls, so no interrupt comes there.
+    interpreter looks for signals after calls, so no interrupt comes there. Waiting for other threads does not count
+    either: it takes another number of lines each time.
     """
     left = number
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if not any(name in frame.f_code.co_filename for name in ("/storage/store/", "_journal.py")):
+        code = frame.f_code
+        ours = "/storage/store/" in code.co_filename or code.co_filename.endswith("_journal.py")
+        if not ours or code.co_name == "_gather" or code.co_name.startswith("<"):
             return None
-        code = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not code.startswith("with "):
+        if event == "line" and not linecache.getline(code.co_filename, frame.f_lineno).strip().startswith("with "):
             left -= 1
             if left == -1:
                 raise KeyboardInterrupt
