@@ -13,8 +13,10 @@ Locks, in the order in which they may be taken:
 ``_closing``      one thread closes the store
 ``_maintaining``  one seal or merge of segments at a time
 ``_writing``      one commit at a time; held while the disk is waited for
-``_changing``     whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
-                  anything large is built
+``_changing``     one thread at a time replaces ``_contents``. In a store that writes, nobody waits for the disk or
+                  builds anything large under it, with one exception: a seal splits a run that is too large for one
+                  segment. A read-only store has no other lock, so under this one it reads what another process has
+                  written, and builds the runs of that
 ================  =====================================================================================================
 
 Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
@@ -82,7 +84,7 @@ class SegmentedStore:
 
     def _contents_of(self, state: JournalState, version: int) -> Contents:
         sealed = tuple(LivePart(found.segment, found.number, found.dead) for found in state.segments)
-        return Contents(self.settings, sealed, version=version).with_pending(state.batches)
+        return Contents(self.settings, sealed, version=version).with_pending(state.batches).apply_pending()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -280,8 +282,9 @@ class SegmentedStore:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
                 if self._journal.persistent:  # to know: an interrupt may come when it is done
+                    loaded = self._contents_of(self._journal.load(), self._contents.version + 1)
                     with self._changing:
-                        self._contents = self._contents_of(self._journal.load(), self._contents.version + 1)
+                        self._contents = loaded
                 raise
             self._reopen()
 
