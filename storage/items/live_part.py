@@ -39,12 +39,12 @@ class LivePart:
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
         """Return it without some more ids (sorted), and those of them that it does not have, or no longer has."""
-        dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
-        removed = self.segment.remove(ids, dead)
-        count = int(np.count_nonzero(removed))
-        if count == 0:
+        there = self.is_alive(self.segment.find(ids))
+        if not there.any():  # so most writes copy the bitmaps of few parts
             return self, ids
-        return LivePart(self.segment, self.number, dead, self.dead_count + count), ids[~removed]
+        dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
+        count = int(np.count_nonzero(self.segment.remove(ids[there], dead)))
+        return LivePart(self.segment, self.number, dead, self.dead_count + count), ids[~there]
 
     def ids_removed_since(self, earlier: LivePart) -> NDArray[np.uint64]:
         """Return the ids, sorted, that died after ``earlier``, the same part at an earlier time."""

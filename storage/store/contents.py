@@ -183,6 +183,8 @@ class Contents:
 
     def reopened(self, segments: Mapping[int, Segment]) -> Contents:
         """Return the contents with some sealed segments, by number, read from elsewhere."""
+        if not segments:
+            return self  # with the snapshot that was made of them
         sealed = tuple(
             LivePart(segments[part.number], part.number, part.dead, part.dead_count)
             if part.number is not None and part.number in segments

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from whamming.storage.storage_errors import StorageError
 from whamming.storage.store.contents import Change
 
 GATHER_SECONDS: Final = 0.002
@@ -62,25 +63,33 @@ class GroupCommit:
         self._wait_for_commit(write)
         if write.error is not None:
             raise write.error
+        if not write.done:  # the thread that took it from the queue was interrupted
+            raise StorageError("the commit of this write was interrupted, so it may not be stored; write it again")
 
     def _wait_for_commit(self, write: QueuedWrite) -> None:
-        with self._queueing:
-            self._queue.append(write)
-            while self._leading and not write.done:
-                self._queueing.wait()
-            if write.done:
-                return
-            self._leading = True
         try:
+            with self._queueing:
+                self._queue.append(write)
+                while self._leading and not write.done:
+                    self._queueing.wait()
+                if write.done:
+                    return
+                self._leading = True
             with self._writing:
                 if not write.done:
                     self._gather()
                     with contextlib.suppress(Exception):  # the writes carry it
                         self._commit()
-        finally:
-            with self._queueing:
-                self._leading = False
-                self._queueing.notify_all()
+            self._stop_leading()
+        except BaseException:  # an interrupt, which must not leave the others waiting
+            self._stop_leading()
+            raise
+
+    def _stop_leading(self) -> None:
+        """Let another thread lead. It does no harm if two lead at once: the lock ``writing`` makes them take turns."""
+        with self._queueing:
+            self._leading = False
+            self._queueing.notify_all()
 
     def _gather(self) -> None:
         """Wait a moment for the other threads that have been writing, so that they share this commit."""

@@ -13,8 +13,10 @@ Locks, in the order in which they may be taken:
 ``_closing``      one thread closes the store
 ``_maintaining``  one seal or merge of segments at a time
 ``_writing``      one commit at a time; held while the disk is waited for
-``_changing``     whoever replaces ``_contents`` by their successor; never held while the disk is waited for, or while
-                  anything large is built
+``_changing``     one thread at a time replaces ``_contents``. In a store that writes, nobody waits for the disk or
+                  builds anything large under it, with one exception: a seal splits a run that is too large for one
+                  segment. A read-only store has no other lock, so under this one it reads what another process has
+                  written, and builds the runs of that
 ================  =====================================================================================================
 
 Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
@@ -82,7 +84,7 @@ class SegmentedStore:
 
     def _contents_of(self, state: JournalState, version: int) -> Contents:
         sealed = tuple(LivePart(found.segment, found.number, found.dead) for found in state.segments)
-        return Contents(self.settings, sealed, version=version).with_pending(state.batches)
+        return Contents(self.settings, sealed, version=version).with_pending(state.batches).apply_pending()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -141,40 +143,41 @@ class SegmentedStore:
 
     def _commit(self) -> None:
         """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
-        writes = self._group.take()
-        batches = [*self._unsaved, *(write.change.batch for write in writes)]
-        if not batches:
-            return
+        unsaved = self._unsaved
+        writes: Sequence[QueuedWrite] = ()
+        recovered: Sequence[WriteBatch] | None = None
         try:
+            writes = self._group.take()
+            batches = [*unsaved, *(write.change.batch for write in writes)]
+            if not batches:
+                return
             self._check_writable()
             recovered = self._journal.append(batches)
+            self._publish(recovered, unsaved, writes)
         except BaseException as error:
-            for write in writes:
-                write.fail(error)
+            if recovered is None:
+                for write in writes:
+                    write.fail(error)
+            else:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
+                self._publish(recovered, unsaved, writes)
             raise
         self._commits += 1
-        unsaved, self._unsaved = self._unsaved, []
-        again = (
-            [*recovered, *unsaved] if recovered else []
-        )  # unsaved ones come after those, also if they are among them
-        try:
-            self._publish(again, writes)
-        except BaseException:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
-            self._publish(again, writes)
-            raise
         self._reopen()
 
-    def _publish(self, recovered: Sequence[WriteBatch], writes: Sequence[QueuedWrite]) -> None:
-        """Let the next snapshot show what was saved."""
+    def _publish(
+        self, recovered: Sequence[WriteBatch], unsaved: Sequence[WriteBatch], writes: Sequence[QueuedWrite]
+    ) -> None:
+        """Let the next snapshot show what was saved. Doing it twice gives the same items."""
         with self._changing:
-            contents = self._contents.with_pending(recovered) if recovered else self._contents
-            left = [write for write in writes if not write.done]
-            for write in left:
+            contents = self._contents
+            if recovered:  # the unsaved ones come after those, also if they are among them
+                contents = contents.with_pending([*recovered, *unsaved])
+            for write in writes:
                 contents = contents.with_change(write.change)
-            self._contents = contents
-            for write in left:
+            self._contents, self._unsaved = contents, []
+            for write in writes:
+                self._writes += not write.done
                 write.done = True
-            self._writes += len(left)
 
     def _reopen(self) -> None:
         """Read segments from elsewhere if the journal wants that. Called with ``_writing`` held."""
@@ -284,8 +287,9 @@ class SegmentedStore:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
                 if self._journal.persistent:  # to know: an interrupt may come when it is done
+                    loaded = self._contents_of(self._journal.load(), self._contents.version + 1)
                     with self._changing:
-                        self._contents = self._contents_of(self._journal.load(), self._contents.version + 1)
+                        self._contents = loaded
                 raise
             self._reopen()
 

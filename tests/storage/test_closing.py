@@ -110,6 +110,16 @@ def test_an_index_may_be_closed_while_it_is_verified(disk: Place) -> None:
             index.verify()
 
 
+def test_an_index_may_be_compacted_while_it_is_verified(place: Place) -> None:
+    with place.open() as database:
+        twin = Twin.create(database)
+        twin.layer()
+        report = twin.index.verify(lambda _: twin.index.compact())
+        assert report.ok, report.problems
+        twin.check()
+        assert (twin.index.stats().segments, twin.index.verify().ok) == (1 if place.persistent else 2, True)
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
 def test_a_commit_that_breaks_off_acknowledges_nothing(
     disk: Place, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
+import sys
+import threading
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from tests.storage.conftest import Place
-from tests.storage.twin import Twin, random_codes
+from tests.storage.twin import Twin, random_codes, wait_until
+from whamming import StoredIndex
+from whamming.storage import SegmentedStore, StorageError
 from whamming.storage.items.live_part import LivePart
 from whamming.storage.store.contents import Contents
 
@@ -42,6 +50,72 @@ def interrupt_at(wanted: str, passes: int = 0) -> Callable[[str], None]:
     return hook
 
 
+def interrupted_at_line(number: int, work: Callable[[], None]) -> bool:
+    """Do some work, but interrupt it before a line of the store or the journal; tells whether it got that far.
+
+    Lines with ``with`` do not count: they are traced again when the block ends, just before the lock is released. The
+    interpreter looks for signals after calls, so no interrupt comes there. Waiting for other threads does not count
+    either: it takes another number of lines each time.
+    """
+    left = number
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        code = frame.f_code
+        ours = "/storage/store/" in code.co_filename or code.co_filename.endswith("_journal.py")
+        if not ours or code.co_name == "_gather" or code.co_name.startswith("<"):
+            return None
+        if event == "line" and not linecache.getline(code.co_filename, frame.f_lineno).strip().startswith("with "):
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def follow(index: StoredIndex, item: int, leader: Callable[[], bool]) -> tuple[bool, BaseException | None]:
+    """Write an item in another thread, in the commit that ``leader`` makes; what both have come to."""
+    store = index.store
+    assert isinstance(store, SegmentedStore)
+    outcome: list[BaseException | None] = []
+    held, finished = threading.Event(), threading.Event()
+
+    def write() -> None:
+        try:
+            index.upsert([item], random_codes(1, 13))
+            outcome.append(None)
+        except BaseException as error:
+            outcome.append(error)
+
+    follower = threading.Thread(target=write, daemon=True)
+
+    def hold_commits_back() -> None:
+        with store._writing:
+            held.set()
+            wait_until(lambda: len(store._group) == 1 or finished.is_set())
+            follower.start()
+            wait_until(lambda: len(store._group) == 2 or finished.is_set())
+
+    holder = threading.Thread(target=hold_commits_back)
+    holder.start()
+    held.wait()
+    led = leader()
+    finished.set()
+    holder.join()
+    follower.join(20)
+    assert outcome, "the follower waits for ever"
+    return led, outcome[0]
+
+
 def check_for_good(twin: Twin, place: Place) -> None:
     """The index is what its model says, now, when it is sealed, and when it is opened again."""
     twin.check()
@@ -68,6 +142,32 @@ def test_a_write_that_is_interrupted_once_it_is_on_disk_shows(
         twin.model.upsert([7], random_codes(1, 13, 7))
         assert twin.index.stats().writes == 6
         check_for_good(twin, place)
+
+
+def test_an_interrupt_at_any_line_of_a_commit_loses_no_acknowledged_write(lasting: Place) -> None:
+    """The interrupted thread commits for another one, which must not return as if its write was stored."""
+    code = random_codes(1, 13)
+    acknowledged, errors = [], []
+    with lasting.open() as database:
+        index = database.create_index("docs", 13)
+        for line in itertools.count():
+            write = partial(index.write, index.batch([2 * line], code))
+            interrupted, error = follow(index, 2 * line + 1, partial(interrupted_at_line, line, write))
+            acknowledged += [] if interrupted else [2 * line]
+            if error is None:
+                acknowledged.append(2 * line + 1)
+            else:
+                errors.append(error)
+            assert index.get(acknowledged).found.all(), f"interrupted at line {line}"
+            if not interrupted:
+                break
+        assert line > 50
+        assert any(isinstance(error, StorageError) and "interrupted" in str(error) for error in errors)
+        assert all(isinstance(error, StorageError | KeyboardInterrupt) for error in errors)
+        index.seal()
+        assert index.get(acknowledged).found.all()
+    with lasting.open(mode="r") as database:
+        assert database.index("docs").get(acknowledged).found.all()
 
 
 @pytest.mark.parametrize("before", [True, False])

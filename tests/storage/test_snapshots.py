@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 
 import whamming
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, change_everything, frozen, random_codes
+from whamming.storage import IndexSettings, Rows, Segment, SegmentedStore
+from whamming.storage.items.live_part import LivePart
 
 
 def test_a_snapshot_stays_as_it_was(twin: Twin) -> None:
@@ -81,3 +85,51 @@ def test_a_write_shows_in_the_next_snapshot_and_in_no_earlier_one(twin: Twin) ->
         versions += [before.version, after.version]
     assert versions == sorted(versions)
     assert len(set(versions)) == 21
+
+
+def test_a_reader_makes_a_snapshot_only_when_something_was_written(lasting: Place) -> None:
+    with lasting.open() as database:
+        twin = Twin.create(database)
+        twin.layer()
+        with lasting.open(mode="r") as other:
+            reader = other.index("docs")
+            before = reader.snapshot()
+            assert reader.snapshot() is before
+            twin.delete([10])
+            after = reader.snapshot()
+            assert after is not before
+            assert reader.snapshot() is after
+            Twin(reader, twin.model).check()
+
+
+def test_an_index_is_opened_with_its_runs_built(lasting: Place) -> None:
+    """Or the first search would build them, while others wait."""
+    with lasting.open() as database:
+        twin = Twin.create(database)
+        twin.layer()
+    for mode in ("w", "r"):
+        with lasting.open(mode=mode) as database:
+            index = database.index("docs")
+            store = index.store
+            assert isinstance(store, SegmentedStore)
+            assert (len(store._contents.pending), len(store._contents.runs)) == (0, 1)
+            Twin(index, twin.model).check()
+
+
+def test_removing_ids_that_a_part_does_not_have_copies_no_bitmap() -> None:
+    n = 1 << 20
+    ids = np.arange(n, dtype=np.uint64) * 2
+    rows = Rows(ids, np.zeros((n, 1), dtype=np.uint8))
+    part = LivePart(Segment.build_run(IndexSettings(8), rows)).without_ids(np.array([8], dtype=np.uint64))
+    absent = np.array([7, 8, 9], dtype=np.uint64)
+    tracemalloc.start()
+    try:
+        after, left = part.removing(absent)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after is part
+    assert left.tolist() == [7, 8, 9]
+    assert peak < n // 8 // 2
+    after, left = part.removing(np.array([7, 8, 10], dtype=np.uint64))
+    assert (after.dead_count, left.tolist()) == (2, [7, 8])

@@ -13,6 +13,7 @@ removed when the index is next opened for writing.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -192,13 +193,22 @@ class FileJournal:
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of all files."""
-        size = sum(file.stat().st_size for file in self._path.iterdir())
+        size = 0
+        for file in self._path.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # a seal or merge has replaced it meanwhile
+                size += file.stat().st_size
         return size, size
 
     def verify(self, progress: Progress | None) -> VerifyReport:
         """Check every record and array against its checksum."""
+        while True:
+            manifest = self._manifest
+            report = self._verify(manifest, progress)
+            if report.ok or manifest is self._manifest:
+                return report  # else a seal or merge has replaced files meanwhile
+
+    def _verify(self, manifest: dict[str, Any], progress: Progress | None) -> VerifyReport:
         problems: list[str] = []
-        manifest = self._manifest
         files = [self._path / f"segment-{number}.npz" for number in manifest["segments"]]
         for done, file in enumerate(files):
             try:
@@ -210,7 +220,7 @@ class FileJournal:
         try:
             for _ in _records(self._path / manifest["log"], 0):
                 pass
-        except CorruptStoreError as error:
+        except (CorruptStoreError, FileNotFoundError) as error:
             problems.append(str(error))
         return VerifyReport(tuple(problems), self.sizes()[0], len(files) * len(SEGMENT_ARRAYS))
 
