@@ -76,14 +76,18 @@ class QueryRequest:
         """Queries that have not ended."""
         self._form = message.form
         self._codes = message.codes
-        self._weights, self._tables, self._vectors = (
-            matrix_of(getattr(message, name), name) if message.HasField(name) else None
-            for name in ("weights", "tables", "vectors")
-        )
-        self.nbytes = len(self._codes) + sum(
-            column.nbytes for column in (self._weights, self._tables, self._vectors) if column is not None
-        )
+        self._weights = self._tables = self._vectors = None
+        self.nbytes = len(self._codes)
         """Of the columns, which are kept until all queries have ended."""
+        if message.HasField("weights"):
+            self._weights = matrix_of(message.weights, "weights")
+            self.nbytes += self._weights.nbytes
+        if message.HasField("tables"):
+            self._tables = matrix_of(message.tables, "tables")
+            self.nbytes += self._tables.nbytes
+        if message.HasField("vectors"):
+            self._vectors = matrix_of(message.vectors, "vectors")
+            self.nbytes += self._vectors.nbytes
         self._columns: CostColumns | None = None
         self._checked: IndexSettings | None = None
         self.after_distances: Sequence[float] = message.after_distances

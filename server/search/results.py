@@ -119,6 +119,8 @@ def add_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
     message.reasons.extend(reasons)
     message.exact.extend(exact)
     add_statistics(message.statistics, stats, elapsed)
+    if not (any(resumes) or any(failures) or any(guesses)):
+        return
     for query_id, resume, failure, guess in zip(query_ids, resumes, failures, guesses, strict=True):
         if resume is not None:
             token = message.resumes.add(query_id=query_id).token

@@ -160,8 +160,10 @@ class Searcher:
     def _open(self, name: str) -> tuple[StoredIndex, Snapshot]:
         if not name:
             raise FieldError("index", "index is empty; give the name of an index")
-        with in_field("index"):
-            index = self._database.index(name)
+        index = self._indexes.get(name)
+        if index is None or index.closed or self._database.read_only:  # a writer may have replaced it
+            with in_field("index"):
+                index = self._database.index(name)
         snapshot = index.snapshot()
         if len(self._quick) > MAX_INDEXES:
             self._quick.clear()
