@@ -7,8 +7,10 @@ import os
 import shutil
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
+from weakref import WeakValueDictionary
 
 from numpy.typing import ArrayLike
 
@@ -72,7 +74,12 @@ def open_database(
 
 
 class Database(DatabaseVerbs):
-    """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once."""
+    """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once.
+
+    Locks, in the order in which they may be taken: ``_closing``, while the database is closed; a name's turn, while
+    that index is opened, made or dropped; ``_lock``, for the few steps that read or change what is known of indexes. So
+    an index that is open is found at once, whatever happens to the others.
+    """
 
     def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
         """Open one; prefer :func:`whamming.open`."""
@@ -85,6 +92,9 @@ class Database(DatabaseVerbs):
         self._open: dict[str, StoredIndex] = {}
         self._pinned: dict[str, int] = {}
         """The directories of indexes open for reading, which tell whether the writer has dropped them since."""
+        self._turns: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
+        """By name, for as long as a thread has its turn or waits for it."""
+        self._closing = threading.RLock()
         self._lock = threading.RLock()
         self._closed = False
         self._writer: WriterLock | None = None
@@ -126,27 +136,29 @@ class Database(DatabaseVerbs):
         exist_ok: bool = False,
     ) -> StoredIndex:
         check_name(name)
-        with self._lock:
+        with self._turn(name):
             self._check_writable()
             if not exist_ok:
                 self._check_free(name)
             fitted = self._same_encoder(name, encoder, bits, dim)
-        if fitted is None:  # takes its time, so without the lock
+        if fitted is None:  # takes its time, so others may have their turn
             fitted = _fitted(encoder, bits, dim, train, seed, centre)
         length = fitted.bits if fitted is not None else bits
         if length is None:
             raise InvalidArgumentError("bits is missing; say how long codes are")
         width, mark = (None, None) if fitted is None else (fitted.dim, fitted.fingerprint)
         settings = IndexSettings(length, bit_order, tables, buckets, durability, width, mark, keep_vectors, metric)
-        with self._lock:
+        with self._turn(name):
             self._check_writable()
             if exist_ok and name in self.list_indexes() and self.index(name).settings == settings:
                 return self.index(name)
             self._check_free(name)
             if self.path is None:
                 store = self._backend.open(Path(name), settings, read_only=False)
-                self._open[name] = StoredIndex(name, store, fitted)
-                return self._open[name]
+                index = StoredIndex(name, store, fitted)
+                with self._lock:
+                    self._open[name] = index
+                return index
             if (self.path / name).exists():
                 raise AlreadyExistsError(f"{self.path / name} is in the way of an index {name!r}; choose another name")
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
@@ -165,27 +177,46 @@ class Database(DatabaseVerbs):
     @verb
     def index(self, name: str) -> StoredIndex:
         check_name(name)
+        found = self._find_open(name)
+        if found is not None:
+            return found
+        with self._turn(name):
+            found = self._find_open(name)
+            return self._open_index(name) if found is None else found
+
+    def _find_open(self, name: str) -> StoredIndex | None:
+        """Return an index that is open; None if it was closed since, or if the writer has dropped it."""
         with self._lock:
             self._check_open()
+            index = self._open.get(name)
+            if index is None or index.closed:
+                return None
             if self.path is not None and name in self._pinned and not is_at(self._pinned[name], self.path / name):
-                self._forget(name)  # but do not close it: who uses it may go on reading
-            elif name in self._open and self._open[name].closed:
-                self._open[name].close()  # waits for another thread that is at it
-                self._forget(name)
-            if name not in self._open:
-                if self.path is None or not (self.path / name).is_dir():
-                    raise NotFoundError(
-                        f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}"
-                    )
-                store = self._backend.open(self.path / name, None, read_only=self.read_only)
-                try:
-                    self._open[name] = StoredIndex.at(self.path / name, store)
-                except BaseException:
-                    store.close()
-                    raise
-                if self.read_only:
-                    self._pinned[name] = os.open(self.path / name, os.O_RDONLY)
-            return self._open[name]
+                return None
+            return index
+
+    def _open_index(self, name: str) -> StoredIndex:
+        """Open an index that is not open, or no longer. Called in the name's turn."""
+        with self._lock:
+            before = self._open.get(name)
+        if before is not None and before.closed:  # one that was dropped stays open: who uses it may go on reading
+            before.close()  # waits for another thread that is at it
+        with self._lock:
+            self._forget(name)
+        if self.path is None or not (self.path / name).is_dir():
+            raise self._not_found(name)
+        store = self._backend.open(self.path / name, None, read_only=self.read_only)
+        try:
+            index = StoredIndex.at(self.path / name, store)
+            pin = os.open(self.path / name, os.O_RDONLY) if self.read_only else None
+        except BaseException:
+            store.close()
+            raise
+        with self._lock:
+            self._open[name] = index
+            if pin is not None:
+                self._pinned[name] = pin
+        return index
 
     @verb
     def list_indexes(self) -> list[str]:
@@ -201,13 +232,12 @@ class Database(DatabaseVerbs):
     @verb
     def drop_index(self, name: str) -> None:
         check_name(name)
-        with self._lock:
+        with self._turn(name):
             self._check_writable()
             if name not in self.list_indexes():
-                raise NotFoundError(
-                    f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}"
-                )
-            opened = self._open.pop(name, None)
+                raise self._not_found(name)
+            with self._lock:
+                opened = self._open.pop(name, None)
             if opened is not None:
                 opened.close()
             if self.path is not None:
@@ -240,18 +270,34 @@ class Database(DatabaseVerbs):
 
     @verb
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            opened, self._open = self._open, {}
-            self._closed = True
+        with self._closing:
+            with self._lock:
+                self._closed = True  # so nobody gets a turn any more
+                turns = list(self._turns.values())
+            for turn in turns:
+                with turn:  # wait for what is being opened, made or dropped
+                    pass
             with contextlib.ExitStack() as closing:  # the rest is closed even where one of them fails
                 if self._writer is not None:
                     closing.callback(self._writer.release)
-                for index in opened.values():
-                    closing.callback(index.close)
+                    self._writer = None
+                while self._open:
+                    closing.callback(self._open.popitem()[1].close)
                 while self._pinned:
                     os.close(self._pinned.popitem()[1])
+
+    @contextlib.contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Let one thread at a time open, make or drop the index of a name."""
+        with self._lock:
+            self._check_open()
+            turn = self._turns.setdefault(name, threading.RLock())
+        with turn:
+            self._check_open()
+            yield
+
+    def _not_found(self, name: str) -> NotFoundError:
+        return NotFoundError(f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}")
 
     def _check_free(self, name: str) -> None:
         if name in self.list_indexes():
@@ -260,7 +306,7 @@ class Database(DatabaseVerbs):
     def _same_encoder(
         self, name: str, encoder: Kind | Encoder | None, bits: int | None, dim: int | None
     ) -> Encoder | None:
-        """Return the encoder of an index that exists, if it is what a new one would be; called with the lock held."""
+        """Return the encoder of an index that exists, if it is what a new one would be. Called in the name's turn."""
         found = self.index(name).encoder if name in self.list_indexes() else None
         if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
             return None

@@ -7,6 +7,8 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import whamming
 from tests.storage.conftest import STORES, Place
 from tests.storage.filled import BITS, codes, fill
 from tests.storage.model import Model, check_items
+from tests.storage.twin import wait_until
 from whamming import InvalidArgumentError, StorageError, WhammingError
 from whamming.storage import (
     AlreadyExistsError,
@@ -151,6 +154,90 @@ def test_threads_make_and_drop_indexes(place: Place) -> None:
         assert errors == []
         assert database.list_indexes() == [*(f"own{number}.4" for number in range(4)), "shared"]
         assert len(database.index("shared")) == 20
+
+
+@pytest.mark.parametrize("work", ["open", "drop", "close"])
+def test_an_open_index_is_found_while_another_is_opened_dropped_or_closed(
+    lasting: Place, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lasting.open() as database:
+        fill(database, "slow")
+        fill(database, "quick")
+    entered, go_on = threading.Event(), threading.Event()
+    load, close = SegmentedStore.__init__, SegmentedStore.close
+
+    def slowly(step: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: Any, **options: Any) -> None:
+            entered.set()
+            assert go_on.wait(20)
+            step(*arguments, **options)
+
+        return run
+
+    with lasting.open() as database, ThreadPoolExecutor(3) as threads:
+        quick = database.index("quick")
+        if work != "open":
+            slow = database.index("slow")
+        with monkeypatch.context() as patched:
+            if work == "open":
+                patched.setattr(SegmentedStore, "__init__", slowly(load))
+                steps: list[Callable[[], object]] = [lambda: database.index("slow"), lambda: database.index("slow")]
+            else:
+                patched.setattr(SegmentedStore, "close", slowly(close))
+                last = partial(database.drop_index, "slow") if work == "drop" else partial(database.index, "slow")
+                steps = [slow.close, last]
+            running = [threads.submit(steps[0])]
+            assert entered.wait(20)
+            running.append(threads.submit(steps[1]))
+            try:
+                assert threads.submit(database.index, "quick").result(10) is quick
+                assert database.list_indexes() == ["quick", "slow"]
+                assert not any(step.done() for step in running)
+            finally:
+                go_on.set()
+            results = [step.result(20) for step in running]
+        if work == "open":
+            assert results[0] is results[1]
+        if work == "drop":
+            assert database.list_indexes() == ["quick"]
+        else:
+            assert len(database.index("slow")) == len(quick)
+
+
+def test_closing_a_database_waits_for_an_index_that_is_being_opened(
+    lasting: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or another process could write to the directory while the index is still opened."""
+    with lasting.open() as database:
+        model = fill(database)
+    entered, go_on = threading.Event(), threading.Event()
+    load = SegmentedStore.__init__
+
+    def slowly(*arguments: Any, **options: Any) -> None:
+        entered.set()
+        assert go_on.wait(20)
+        load(*arguments, **options)
+
+    database = lasting.open()
+    with ThreadPoolExecutor(2) as threads:
+        with monkeypatch.context() as patched:
+            patched.setattr(SegmentedStore, "__init__", slowly)
+            opening = threads.submit(database.index, "docs")
+            assert entered.wait(20)
+            closing = threads.submit(database.close)
+            try:
+                wait_until(lambda: repr(database).endswith("closed)"))
+                with pytest.raises(ClosedError):
+                    database.index("docs")
+                with pytest.raises(WriterBusyError):
+                    lasting.open()
+                assert not closing.done()
+            finally:
+                go_on.set()
+            closing.result(20)
+        assert opening.result(20).closed
+    with lasting.open() as database:
+        check_items(database.index("docs").snapshot(), model)
 
 
 # -- opening ---------------------------------------------------------------------------------------------------------
