@@ -76,7 +76,7 @@ def test_a_key_with_a_wrong_bit_hides_no_write_and_brings_no_deleted_item_back(
         store = database.index(damage.INDEX).store
         assert isinstance(store, SegmentedStore)
         last = store._journal.position
-        with_dead = [part.number or 0 for part in store._contents.sealed if part.dead_count]
+        with_dead = [found.number for found in store._journal.load().segments if found.dead is not None]
     assert with_dead
     for key in (delta_key(last), *map(dead_key, with_dead)):
         place = specimen.place_of(key)
