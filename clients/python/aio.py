@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from whamming.remote.channel import open_channel, split_address
 from whamming.remote.database import Database
-from whamming.remote.index import Index, Search
+from whamming.remote.index import Index
+from whamming.remote.search import Search
 from whamming.remote.tls import Tls
 
 __all__ = ["Connecting", "Database", "Index", "Search", "connect"]

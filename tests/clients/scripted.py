@@ -56,12 +56,14 @@ async def serving(script: Scripted, retry_seconds: float) -> AsyncIterator[Conne
     add_SearchServiceServicer_to_server(script, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
-        session = Session(stub)
-        yield Connection(stub, session, Retries(retry_seconds))
-        await session.close()
-    await server.stop(None)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
+            session = Session(stub)
+            yield Connection(stub, session, Retries(retry_seconds))
+            await session.close()
+    finally:
+        await server.stop(None)
 
 
 def chunk(query_id: int, hits: Sequence[tuple[int, float]] = ()) -> search_pb2.SearchResponse:

@@ -47,9 +47,11 @@ def test_codes_of_another_type_are_refused(server: ServerProcess, dtype: type) -
 class Unpackable(Queries):
     """Queries of which all but the first message cannot be packed."""
 
-    def message(self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions) -> search_pb2.QueryBatch:
+    def request(
+        self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions
+    ) -> search_pb2.SearchRequest:
         if 0 in rows:
-            return super().message(index, rows, options)
+            return super().request(index, rows, options)
         raise ZeroDivisionError
 
 

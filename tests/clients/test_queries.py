@@ -21,7 +21,7 @@ VECTORS = np.random.default_rng(2).random((5, 7)).astype(np.float32)
 
 def message(**given: Any) -> search_pb2.QueryBatch:
     queries = Queries(**{"code": None, "weights": None, "table": None, "vectors": None, "form": None} | given)
-    return queries.message("docs", np.arange(len(queries)), search_pb2.QueryOptions())
+    return queries.request("docs", np.arange(len(queries)), search_pb2.QueryOptions()).queries
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.scripted import Answer, Responses, Scripted, chunk, ended, serving
 from tests.serving import PATIENCE
 from whamming import OverloadedError, UnavailableError
-from whamming.remote.queries import Queries, options_message, query_message
+from whamming.remote.queries import Queries, options_message, query_request
 from whamming.remote.search import CREDIT_WITH_PAYLOADS, Connection, Search
 from whamming.v1 import error_pb2, search_pb2
 from whamming.v1.search_pb2 import END_REASON_EXHAUSTED, END_REASON_FAILED, END_REASON_SNAPSHOT_EXPIRED
@@ -21,8 +21,8 @@ CODE = np.zeros(2, dtype=np.uint8)
 async def every_id(connection: Connection, *, payloads: bool = False) -> list[int]:
     """Search for all hits."""
     options = options_message(None, None, "auto", payloads=payloads)
-    query = query_message("docs", Queries(CODE, None, None, None, None), options, None)
-    found, _ = await asyncio.wait_for(Search(connection, query, None).all(), PATIENCE)
+    request = query_request("docs", Queries(CODE, None, None, None, None), options, None)
+    found, _ = await asyncio.wait_for(Search(connection, request, None).all(), PATIENCE)
     ids: list[int] = found.tolist()
     return ids
 

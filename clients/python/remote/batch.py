@@ -102,9 +102,9 @@ class Batch:
         waiting = np.flatnonzero([end is None for end in self._ends])
         for first in range(0, len(waiting), self._per_message):
             await room.acquire()
-            message = self._queries.message(self._index, waiting[first : first + self._per_message], self._options)
+            request = self._queries.request(self._index, waiting[first : first + self._per_message], self._options)
             try:
-                await call.write(search_pb2.SearchRequest(queries=message))
+                await call.write(request)
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return  # the reading side learns why
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, Tables
 from whamming.remote.async_verbs import AsyncDatabaseVerbs
-from whamming.remote.index import Index, local_only
+from whamming.remote.index import Index
 from whamming.remote.requests import as_text, create_index_request
 from whamming.remote.retries import Retries, once
 from whamming.remote.search import Connection
 from whamming.remote.session import Session
+from whamming.remote.status import local_only
 from whamming.storage import BitOrder, Durability, Encoder, KeptVectors, Kind, Metric, VerifyReport
 from whamming.storage.store.protocol import Progress
 from whamming.storage.verbs import verb

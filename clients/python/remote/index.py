@@ -1,4 +1,4 @@
-"""An index on a server, and a search of it, for asyncio."""
+"""An index on a server, for asyncio."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from whamming.native import Answer, Budget, InvalidArgumentError, Plan
 from whamming.native.arguments import check_k, check_wanted
-from whamming.remote import search as searches
-from whamming.remote.async_verbs import AsyncIndexVerbs, AsyncSearchVerbs
+from whamming.remote.async_verbs import AsyncIndexVerbs
 from whamming.remote.batch import Batch
-from whamming.remote.queries import Queries, options_message, query_message
+from whamming.remote.queries import Queries, options_message, query_request
 from whamming.remote.requests import UpsertRequests, delete_requests, get_request, scan_request
 from whamming.remote.retries import once, responses, responses_of
+from whamming.remote.search import Search
+from whamming.remote.status import local_only
 from whamming.storage import (
     ClosedError,
     Durability,
@@ -40,18 +41,13 @@ from whamming.v1 import index_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.descriptions import stats_of
 from whamming.wire.items import items_of
-from whamming.wire.service_errors import AnswerTooLargeError, LocalOnlyError, OverloadedError, UnavailableError
+from whamming.wire.service_errors import AnswerTooLargeError, OverloadedError, UnavailableError
 
 if TYPE_CHECKING:
     from whamming.remote.database import Database
 
 ANSWER_BYTES: Final = 2 << 20
 """Of ids and codes that are asked for in one message; a server sends 3 MiB with their payloads."""
-
-
-def local_only(what: str, remedy: str) -> LocalOnlyError:
-    """Return the error for what cannot be done over the network yet."""
-    return LocalOnlyError(f"{what} is not available over the network yet; {remedy}")
 
 
 class Index(AsyncIndexVerbs):
@@ -204,8 +200,8 @@ class Index(AsyncIndexVerbs):
     ) -> Search:
         connection, wanted = self._database._connection, None if k is None else check_wanted(k)
         options = options_message(wanted, radius, plan, payloads=payloads, rerank=rerank)
-        query = query_message(self.name, Queries(code, weights, table, vector, costs), options, after)
-        return Search(connection, query, wanted)
+        request = query_request(self.name, Queries(code, weights, table, vector, costs), options, after)
+        return Search(connection, request, wanted)
 
     @verb
     async def search_batch(
@@ -269,20 +265,6 @@ class Index(AsyncIndexVerbs):
         if self.closed:
             raise ClosedError(f"the index {self.name!r} was closed; Database.index opens it again")
         return self._of
-
-
-class Search(searches.Search, AsyncSearchVerbs):
-    """A search under way: an asynchronous iterator of hits. It ends on the server when it is closed or let go."""
-
-    def __repr__(self) -> str:
-        """Describe the search in a line."""
-        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
-
-    @verb
-    async def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        if budget is not None:
-            raise local_only("a budget per call", "search_batch takes one")
-        return await super().next(n)
 
 
 async def _report(call: Callable[[], Any], progress: Progress | None) -> None:

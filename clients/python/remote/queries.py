@@ -67,9 +67,15 @@ class Queries:
         columns = (self._codes, self._tables, self._vectors, self._weights)
         return 16 + sum(int(rows.shape[1]) * rows.itemsize for rows in columns if rows is not None)
 
-    def message(self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions) -> search_pb2.QueryBatch:
+    def request(
+        self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions
+    ) -> search_pb2.SearchRequest:
         """Pack the queries at some places. Their ids are these places."""
-        batch = search_pb2.QueryBatch(index=index, query_ids=rows.tolist(), form=self._form, options=options)
+        request = search_pb2.SearchRequest()
+        batch = request.queries
+        batch.index, batch.form = index, self._form
+        batch.query_ids[:] = rows.tolist()
+        batch.options.CopyFrom(options)
         if self._codes is not None:
             batch.codes = self._codes[rows].tobytes()
         if self._weights is not None:
@@ -79,7 +85,7 @@ class Queries:
             batch.tables.CopyFrom(matrix(self._tables[rows]))
         if self._vectors is not None:
             batch.vectors.CopyFrom(matrix(self._vectors[rows]))
-        return batch
+        return request
 
 
 def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
@@ -132,15 +138,15 @@ def options_message(
     return message
 
 
-def query_message(
+def query_request(
     index: str, queries: Queries, options: search_pb2.QueryOptions, after: tuple[float, int] | None
-) -> search_pb2.QueryBatch:
+) -> search_pb2.SearchRequest:
     """Pack a single query, and the place that it continues after."""
     if len(queries) != 1:
         raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
-    batch = queries.message(index, np.zeros(1, dtype=np.int64), options)
+    request = queries.request(index, np.zeros(1, dtype=np.int64), options)
     if after is not None:
         distance, last_id = checked_place(after)
-        batch.after_distances.append(distance)
-        batch.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
-    return batch
+        request.queries.after_distances.append(distance)
+        request.queries.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
+    return request

@@ -9,12 +9,14 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Hit, InvalidArgumentError, Stats
+from whamming.native import Budget, Hit, InvalidArgumentError, Stats
 from whamming.native.arguments import as_whole
 from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, End
+from whamming.remote.async_verbs import AsyncSearchVerbs
 from whamming.remote.queries import MAX_K
 from whamming.remote.retries import Retries
 from whamming.remote.session import Inbox, Session
+from whamming.remote.status import local_only
 from whamming.storage.verbs import verb
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column
@@ -36,18 +38,19 @@ class Connection:
     retries: Retries
 
 
-class Search:
-    """A search under way: an asynchronous iterator of hits that ends when it is closed or let go."""
+class Search(AsyncSearchVerbs):
+    """A search under way: an asynchronous iterator of hits. It ends on the server when it is closed or let go."""
 
     _inbox: Inbox | None = None
     """Where its chunks arrive; None: it is not under way."""
 
-    def __init__(self, connection: Connection, query: search_pb2.QueryBatch, k: int | None) -> None:
-        """Take a batch of one query. It is sent when the first hit is asked for. ``k``: hits wanted in all."""
+    def __init__(self, connection: Connection, request: search_pb2.SearchRequest, k: int | None) -> None:
+        """Take one query; prefer :meth:`Index.search`. It is sent when a hit is asked for. ``k``: hits wanted."""
         self._connection = connection
-        self._query = query
+        self._request = request
+        self._query = request.queries
         self._left = k
-        options = query.options
+        options = self._query.options
         window = CREDIT_WITH_PAYLOADS if options.payloads else CREDIT
         self._window = window if k is None or k > window else None
         if self._window is not None:
@@ -66,6 +69,10 @@ class Search:
         self._bound = -np.inf
         self._ended = k == 0
         self._end: End | None = None
+
+    def __repr__(self) -> str:
+        """Describe the search in a line."""
+        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
 
     @verb
     async def __aenter__(self) -> Self:
@@ -97,7 +104,9 @@ class Search:
         return self._pending.pop() if self._pending else None
 
     @verb
-    async def next(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    async def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        if budget is not None:
+            raise local_only("a budget per call", "search_batch takes one")
         if as_whole("n", n) < 0:
             raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
         parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
@@ -158,7 +167,7 @@ class Search:
                 if failure is not None:
                     await self._attempts.wait(failure)
                 self._consumed, self._progressed = 0, False
-                self._query_id, self._inbox = self._connection.session.start(self._query)
+                self._query_id, self._inbox = self._connection.session.start(self._request)
             chunk = await self._inbox.get()
             if not isinstance(chunk, Chunk):
                 self._inbox = None

@@ -35,15 +35,18 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._call: Any = None
 
-    def start(self, query: search_pb2.QueryBatch) -> tuple[int, Inbox]:
-        """Send a batch of one query. Returns the id that it gets, and where its chunks will arrive."""
+    def start(self, request: search_pb2.SearchRequest) -> tuple[int, Inbox]:
+        """Send one query, which must not change before its first chunk arrives.
+
+        Returns the id that it gets, and where its chunks will arrive.
+        """
         if self._call is None:
             self._open()
         query_id = next(self._ids)
-        query.query_ids[:] = [query_id]
+        request.queries.query_ids[:] = [query_id]
         inbox: Inbox = asyncio.Queue()
         self._inboxes[query_id] = inbox
-        self._send(search_pb2.SearchRequest(queries=query))
+        self._send(request)
         return query_id, inbox
 
     def grant(self, query_id: int, hits: int) -> None:

@@ -1,4 +1,4 @@
-"""Failed calls as errors: the same types as in this process, where there are such."""
+"""Failed calls as errors: the same types as in this process, where there are such. And what has no call yet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from whamming.native import WhammingError
 from whamming.wire.service_errors import (
     DOMAIN,
     DeadlineError,
+    LocalOnlyError,
     ServiceError,
     UnavailableError,
     error_of,
@@ -34,3 +35,8 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
     if code == grpc.StatusCode.UNAVAILABLE:
         return UnavailableError(f"the server cannot be reached: {text}; is it running, and is the address right?")
     return ServiceError(f"{code.name}: {text}")
+
+
+def local_only(what: str, remedy: str) -> LocalOnlyError:
+    """Return the error for what cannot be done over the network yet."""
+    return LocalOnlyError(f"{what} is not available over the network yet; {remedy}")
