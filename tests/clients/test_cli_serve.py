@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import pty
 import signal
 import socket
-import termios
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clients.commands import PATIENCE, Cli, environment, finish, listening, run, start, terminated, wait_until
+from tests.clients.commands import (
+    COMMAND,
+    PATIENCE,
+    Cli,
+    environment,
+    finish,
+    listening,
+    run,
+    start,
+    terminated,
+    wait_until,
+)
 from whamming.server import Config
 
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
@@ -78,8 +90,12 @@ def test_a_hang_up_does_not_end_it(tmp_path: Path) -> None:
 def test_closing_its_terminal_loses_nothing(tmp_path: Path) -> None:
     """The kernel hangs up on it, and its error stream is gone: it serves on, and stops properly."""
     ours, theirs = pty.openpty()
-    options = {"stdin": theirs, "stderr": theirs, "start_new_session": True, "preexec_fn": own_terminal}
-    with start(*SERVE, "--data", tmp_path / "data", **options) as process, terminated(process):
+    command = [sys.executable, "-c", OWN_TERMINAL, *COMMAND, *SERVE, "--data", str(tmp_path / "data")]
+    pipes: dict[str, Any] = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": theirs}
+    with (
+        subprocess.Popen(command, text=True, env=environment(), start_new_session=True, **pipes) as process,
+        terminated(process),
+    ):
         os.close(theirs)
         address = listening(process)
         assert run("create", "docs", "--bits", "8", "--server", address).code == 0
@@ -91,9 +107,13 @@ def test_closing_its_terminal_loses_nothing(tmp_path: Path) -> None:
     assert run("verify", "--data", tmp_path / "data").code == 0
 
 
-def own_terminal() -> None:
-    """Make the standard input the terminal that this process is hung up by."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the standard input the terminal that a command is hung up by. Not by ``preexec_fn``: code between fork and exec
+breaks gRPC, which may be running in this process."""
 
 
 def test_a_variable_that_is_none_of_ours_is_reported(tmp_path: Path) -> None:
