@@ -81,10 +81,10 @@ class SearchCall:
     async def _read(self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]) -> None:
         try:
             while (request := await receive()) is not None:
-                if self.buffer.is_overfull:
-                    await self.buffer.drained()
                 kind = request.WhichOneof("request")
                 if kind == "queries":
+                    if self.buffer.is_overfull:
+                        await self.buffer.drained()
                     self.add(request.queries)
                 elif kind == "cancel":
                     self.cancel(request.cancel.query_ids)

@@ -192,10 +192,10 @@ class Searcher:
         try:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
             batch.run(0, len(queries))
+            answers = Answers(batch, options.k, math.inf if options.radius is None else options.radius, len(snapshot))
         except Exception as error:
             _fail(queries, error)
             return
-        answers = Answers(batch, options.k, math.inf if options.radius is None else options.radius, len(snapshot))
         first = 0
         for call, run in groupby(queries, key=attrgetter("call")):
             same = list(run)

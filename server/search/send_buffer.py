@@ -16,7 +16,7 @@ from whamming.server.search.results import Results
 MESSAGE_BYTES: Final = 1 << 18
 """Results are joined into one message up to about so many bytes."""
 OVERFULL: Final = 4
-"""Times the limit. Ends of queries that are refused need no room, so that they can pile up beyond the limit."""
+"""Times the limit. Queries that are refused end without looking for room, so their ends can pile up beyond it."""
 
 
 class SendBuffer:
@@ -52,7 +52,7 @@ class SendBuffer:
 
     @property
     def is_overfull(self) -> bool:
-        """So much waits, although queries stop at the limit, that no more requests should be read."""
+        """So much more than the limit waits that no new queries should be taken."""
         return self._bytes > OVERFULL * self._limit
 
     async def drained(self) -> None:
