@@ -23,7 +23,7 @@ from whamming.native.index import (
     available_simd,
     choose_substring_bits,
 )
-from whamming.native.memory import release_memory
+from whamming.native.memory import keep_memory, release_memory
 from whamming.native.stats import BatchStats, Stats
 from whamming.native.view import Answer, Batch, CancelFlag, Part, View
 
@@ -53,5 +53,6 @@ __all__ = [
     "WhammingError",
     "available_simd",
     "choose_substring_bits",
+    "keep_memory",
     "release_memory",
 ]

@@ -43,6 +43,12 @@ const char *wh_status_text(int status);
  * 0 where the C library has no such thing. It takes a millisecond or so. */
 int wh_release_memory(void);
 
+/* Keep freed memory for later allocations, up to about 16 MiB per heap, for the rest of the process. Without this the
+ * C library returns the scratch of a batch to the system after each call, and every query takes page faults for it.
+ * Allocations of 1 MiB and more are still returned as soon as they are freed. Returns whether it had an effect; 0 where
+ * the C library has no such setting. For programs that only search, such as a server. */
+int wh_keep_memory(void);
+
 enum wh_limits {
     WH_MAX_BITS = 4096,         /* the longest code */
     WH_MAX_SUBSTRING_BITS = 32, /* the longest substring of a table */

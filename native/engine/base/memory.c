@@ -14,6 +14,7 @@
 #include "whamming.h"
 
 enum { CACHE_LINE = 64, HUGE_PAGE = 2 * 1024 * 1024 };
+enum { KEPT_BYTES = 16 * 1024 * 1024, RETURNED_BYTES = 1024 * 1024 };
 
 void *memory_array(uint64_t size) {
     size_t align = size >= 2 * HUGE_PAGE ? HUGE_PAGE : CACHE_LINE;
@@ -33,6 +34,14 @@ void *memory_array(uint64_t size) {
 int wh_release_memory(void) {
 #if defined(__GLIBC__)
     return malloc_trim(0);
+#else
+    return 0;
+#endif
+}
+
+int wh_keep_memory(void) {
+#if defined(__GLIBC__)
+    return mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) && mallopt(M_MMAP_THRESHOLD, RETURNED_BYTES);
 #else
     return 0;
 #endif
