@@ -30,9 +30,8 @@ BATCH = 256
 SERVE = """
 import os, sys
 if sys.argv[2]: os.sched_setaffinity(0, {int(sys.argv[2])})
-from whamming.server import Config
-from whamming.server.serve import run
-run(Config(listen="127.0.0.1:0", data=sys.argv[1], threads=1), lambda address: print(address, flush=True))
+from whamming.cli import main
+main(["serve", "--listen", "127.0.0.1:0", "--data", sys.argv[1], "--threads", "1", "--log-level", "warning"])
 """
 STALL_BYTES = (256 << 10) + (2 << 20)
 """What the server promises to keep at most for a stalled reader: hits that wait, and what the cursor holds."""
@@ -77,7 +76,7 @@ class Service:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
+        self.address = self._process.stdout.readline().rpartition(" ")[2].strip()
         if not self.address:
             raise RuntimeError("the server did not start; see its messages above")
         return self

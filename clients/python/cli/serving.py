@@ -78,7 +78,10 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def _serve(config: Config, warnings: list[str]) -> None:
-    from whamming.server.serve import log, run
+    from whamming.server.polling import poll_in_one_thread
+
+    poll_in_one_thread()
+    from whamming.server.serve import log, run  # imports gRPC
 
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for text in warnings:

@@ -1,0 +1,50 @@
+"""The thread that waits for connections: a server has one, however many calls there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import whamming
+from tests.serving import ServerProcess
+
+
+def test_a_server_uses_no_pool_of_polling_threads(tmp_path: Path) -> None:
+    """Its threads, named after gRPC's event engine, would take a fifth of the time of short calls."""
+    with ServerProcess(tmp_path / "data") as server, whamming.connect(server.address) as database:
+        docs = database.create_index("docs", 8)
+        docs.upsert([1], np.array([[1]], dtype=np.uint8))
+        for _ in range(500):
+            docs.search(np.array([1], dtype=np.uint8), k=1).next(1)
+        spent: dict[bool, float] = {True: 0.0, False: 0.0}
+        for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+            in_pool = (task / "comm").read_text().startswith("event_engine")
+            spent[in_pool] += int((task / "schedstat").read_text().split()[0]) / 1e9
+    assert spent[True] < 0.05 * spent[False]
+
+
+def test_a_choice_of_the_user_is_kept() -> None:
+    script = "import os; from whamming.server.polling import poll_in_one_thread as f; f(); print(os.environ[%r])"
+    name = "GRPC_EXPERIMENTS"
+    for given, kept in (
+        (None, "-event_engine_listener,-event_engine_client"),
+        ("event_engine_fork", "event_engine_fork"),
+    ):
+        environment = {key: value for key, value in os.environ.items() if key != name}
+        if given is not None:
+            environment[name] = given
+        done = subprocess.run(
+            [sys.executable, "-c", script % name], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == kept
+
+
+def test_importing_the_configuration_does_not_import_grpc() -> None:
+    """Or the choice would come too late: gRPC reads it when it is imported."""
+    script = "import sys, whamming.server, whamming.server.polling; print('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
