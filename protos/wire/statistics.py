@@ -35,7 +35,9 @@ def add_statistics(columns: search_pb2.StatisticsColumns, stats: Sequence[Stats]
 
 
 def stats_at(columns: search_pb2.StatisticsColumns, row: int) -> Stats:
-    """Read one entry."""
+    """Read one entry; of columns that were not sent, zeros."""
+    if not columns.plans:
+        return NO_STATS
     return Stats(
         PLANS.word("plans", columns.plans[row]) or "auto",
         columns.switched[row],

@@ -80,7 +80,7 @@ def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
         lower_bound=whole.lower_bounds[-1],
         reason=ends.reasons[0],
         exact=ends.exact[0],
-        statistics=_statistics(ends.statistics),
+        statistics=_statistics(ends.statistics) if ends.HasField("statistics") else None,
         resume=ends.resumes[0].token if ends.resumes else None,
     )
     ids = np.frombuffer(whole.ids.uint64, "<u8").tolist()

@@ -33,6 +33,7 @@ class Options(NamedTuple):
     candidates: int | None = None
     seconds: float | None = None
     rerank: Rerank | None = None
+    statistics: bool = False
 
     @property
     def can_be_grouped(self) -> bool:
@@ -93,6 +94,7 @@ def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
         candidates,
         seconds,
         _rerank_of(message, k),
+        message.statistics,
     )
 
 

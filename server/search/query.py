@@ -41,7 +41,6 @@ from whamming.server.search.options import DEFAULT_CHUNK, Options
 from whamming.server.search.request import Group, QueryRequest
 from whamming.server.search.results import End, EndReason
 from whamming.storage import Snapshot
-from whamming.wire.statistics import NO_STATS
 
 if TYPE_CHECKING:
     from whamming.server.search.call import SearchCall
@@ -143,7 +142,7 @@ class Query:
         self.row = row
         self.id = request.query_ids[row]
         self.group = group
-        self.after = request.after(row)
+        self.after = request.after(row) if request.after_distances else None
         """The place that it continues after: its last hit, once it has one."""
         self.state = State.WAITING
         self.stop_reason: EndReason | None = None
@@ -354,13 +353,14 @@ class Query:
         failure: Failure | None = None,
     ) -> bool:
         """Send the last hits and the end. Returns True."""
-        bound, stats, guess, exact = -np.inf, NO_STATS, None, True
+        bound, stats, guess, exact = -np.inf, None, None, True
         with self.call.lock:
             cursor, self._cursor = self._cursor, None
             self.state = State.ENDED
         if cursor is not None:
             with contextlib.closing(cursor):
-                bound, stats = self._bound(cursor), cursor.stats
+                bound = self._bound(cursor)
+                stats = cursor.stats if self.options.statistics else None
                 exact = bool(getattr(cursor, "exact", True))
                 if reason == results.BUDGET and self.options.k is not None:
                     guess = cursor.guess(min(self.options.k - self._sent, DEFAULT_CHUNK))

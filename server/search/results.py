@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,15 +37,15 @@ class End(NamedTuple):
     query_id: int
     reason: EndReason
     exact: bool = False
-    stats: Stats = NO_STATS
+    stats: Stats | None = None
+    """None: not asked for, or the query was never begun."""
     elapsed: float = 0.0
     resume: tuple[float, int] | None = None
     failure: Failure | None = None
     guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
 
 
-@dataclass(slots=True)
-class Results:
+class Results(NamedTuple):
     """Chunks of hits as columns, and the queries that end with them."""
 
     query_ids: Sequence[int]
@@ -61,7 +60,7 @@ class Results:
     """One per chunk."""
     payloads: Sequence[bytes] | None = None
     """One per hit; None: not asked for."""
-    ends: Sequence[End] = field(default=())
+    ends: Sequence[End] = ()
 
     @property
     def nbytes(self) -> int:
@@ -102,8 +101,9 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
         query_ids.extend(some.query_ids)
         counts.extend(some.counts)
         bounds.extend(some.bounds)
-        if some.ends:
-            add_ends(message.ends, some.ends)
+    ended = results[0].ends if len(results) == 1 else [end for some in results for end in some.ends]
+    if ended:
+        _set_ends(message.ends, ended)
     if any(some.payloads is not None for some in results):
         payloads: list[bytes] = []
         for some in results:
@@ -112,13 +112,14 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
     return message
 
 
-def add_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
-    """Append ends to the columns of a message."""
+def _set_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
+    """Fill the columns of a message with ends."""
     query_ids, reasons, exact, stats, elapsed, resumes, failures, guesses = zip(*ended, strict=True)
     message.query_ids.extend(query_ids)
     message.reasons.extend(reasons)
     message.exact.extend(exact)
-    add_statistics(message.statistics, stats, elapsed)
+    if any(stats):
+        add_statistics(message.statistics, [each or NO_STATS for each in stats], elapsed)
     if not (any(resumes) or any(failures) or any(guesses)):
         return
     for query_id, resume, failure, guess in zip(query_ids, resumes, failures, guesses, strict=True):

@@ -318,7 +318,9 @@ class Call:
         for row, query_id in enumerate(ends.query_ids):
             assert query_id in message.query_ids, "an end comes with a chunk"
             extras = errors.pop(query_id, None), resumes.pop(query_id, None), guesses.pop(query_id, None)
-            stats, elapsed = stats_at(ends.statistics, row), ends.statistics.elapsed_seconds[row]
+            elapsed = ends.statistics.elapsed_seconds[row] if ends.HasField("statistics") else 0.0
+            stats = stats_at(ends.statistics, row)
+            assert ends.HasField("statistics") <= any(self[one].options.statistics for one in ends.query_ids)
             self[query_id].finish(Ending(ends.reasons[row], ends.exact[row], stats, elapsed, *extras))
         assert not errors
         assert not resumes

@@ -212,6 +212,7 @@ def _ends(chunks: list[Chunk]) -> int:
 def _chunk_of_once(response: search_pb2.SearchOnceResponse, batch: search_pb2.QueryBatch) -> Chunk:
     """Return the answer of SearchOnce as the only chunk of a query."""
     one = response.statistics
+    expect(response.HasField("statistics") <= batch.options.statistics, "statistics that nobody asked for")
     statistics = {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
     statistics["plans"] = statistics.pop("plan")  # as the columns of a stream are called
     resume: Place | None = None

@@ -158,7 +158,7 @@ class Messages(Faults):
     def options(self) -> search_pb2.QueryOptions:
         """What is wanted of queries."""
         rng = self.rng
-        message = search_pb2.QueryOptions(payloads=self.chance(0.2))
+        message = search_pb2.QueryOptions(payloads=self.chance(0.2), statistics=self.chance(0.5))
         if self.chance(0.8):
             message.k = rng.choice(ODD_WHOLE) if self.chance(0.1) else rng.choice((1, 2, 5, 10, 100, 1000))
         if self.chance(0.25):

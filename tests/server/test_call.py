@@ -312,7 +312,24 @@ def test_an_answer_in_pieces_is_the_whole_answer(
     database.drop_index(name)
 
 
-@pytest.mark.parametrize("options", [QueryOptions(k=5), QueryOptions(chunk_size=100)], ids=["grouped", "alone"])
+KINDS = pytest.mark.parametrize("options", [QueryOptions(k=5), QueryOptions(chunk_size=100)], ids=["grouped", "alone"])
+
+
+@KINDS
+async def test_statistics_are_sent_to_those_who_ask(bench: Bench, options: QueryOptions) -> None:
+    await bench.learn("docs", BITS)
+    call = bench.call()
+    asking = QueryOptions(statistics=True)
+    asking.MergeFrom(options)
+    ask(call, 1, 2, options=options)
+    ask(call, 3, options=asking)
+    ask(call, 4, options=options)
+    accounts = await call.finish()
+    assert {query_id for query_id, account in accounts.items() if account.end.stats.verified} == {3}
+    assert {query_id for query_id, account in accounts.items() if account.end.elapsed} >= {3}
+
+
+@KINDS
 async def test_statistics_say_what_a_query_cost(database: Database, bench: Bench, options: QueryOptions) -> None:
     name = f"sealed-{next(_names)}"
     sealed = database.create_index(name, 64)
@@ -321,7 +338,7 @@ async def test_statistics_say_what_a_query_cost(database: Database, bench: Bench
     await bench.learn(name, 64)
     call = bench.call()
     for plan in (PLAN_PROBE, PLAN_SWEEP):
-        chosen = QueryOptions(plan=plan)
+        chosen = QueryOptions(plan=plan, statistics=True)
         chosen.MergeFrom(options)
         call.ask(batch(name, [plan], chosen, tables=random_table(64)[None]))
     accounts = await call.finish()

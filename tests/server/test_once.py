@@ -77,7 +77,8 @@ async def test_a_query_in_every_form_of_costs(bench: Bench, index: StoredIndex, 
     if quick:
         await bench.learn("docs", BITS)
     table = random_table(BITS)
-    answer = await once(bench, request(table=table.ravel()))
+    assert not (await once(bench, request(table=table.ravel()))).HasField("statistics")
+    answer = await once(bench, request(table=table.ravel(), options=QueryOptions(k=5, statistics=True)))
     whole = answer_of(index, table)
     assert hits(answer).bytes() == whole[:5].bytes()
     assert answer.reason == results.COMPLETE

@@ -23,7 +23,7 @@ from whamming.storage import IndexSettings
 from whamming.v1.search_pb2 import PLAN_PROBE
 
 N, BITS = 30_000, 128
-SLOW = Options(plan=PLAN_PROBE, chunk_size=64)
+SLOW = Options(plan=PLAN_PROBE, chunk_size=64, statistics=True)
 """Thousands of buckets are probed for the whole answer, a few for its beginning."""
 
 

@@ -81,7 +81,7 @@ async def blocked_on_buffer(bench: Bench) -> Call:
 @pytest.mark.usefixtures("index")
 async def test_a_query_is_answered_in_chunks(bench: Bench, whole: Truth) -> None:
     call = bench.call()
-    ask(call, 1, chunk_size=7)
+    ask(call, 1, chunk_size=7, statistics=True)
     assert call.query(1).state is State.WAITING
     assert not call.query(1).has_begun
     assert bench.step()
@@ -300,7 +300,7 @@ async def test_queries_stay_blocked_until_there_is_room(bench: Bench) -> None:
 @pytest.mark.parametrize("reason", [results.CANCELLED, results.SHUTDOWN])
 async def test_a_query_that_has_not_begun_ends_at_once(bench: Bench, reason: Any) -> None:
     call = bench.call()
-    ask(call, 1)
+    ask(call, 1, statistics=True)
     call.search.stop(reason)
     assert call.under_way == set()
     await call.read()

@@ -16,7 +16,7 @@ from whamming.storage import NotFoundError
 from whamming.v1 import error_pb2, search_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.fields import FieldError
-from whamming.wire.statistics import stats_at
+from whamming.wire.statistics import NO_STATS, stats_at
 
 STATS = Stats("sweep", True, 3, 2**63, 1, 2**40, 7, 128, 0, 0.25)
 
@@ -67,7 +67,7 @@ def test_ends_are_columns_and_extras_name_their_query() -> None:
     assert list(message.query_ids) == [1, 2, 3, 4]
     assert list(message.reasons) == [end.reason for end in ended]
     assert list(message.exact) == [True, False, False, False]
-    assert [stats_at(message.statistics, row) for row in range(4)] == [end.stats for end in ended]
+    assert [stats_at(message.statistics, row) for row in range(4)] == [STATS, NO_STATS, STATS, NO_STATS]
     assert list(message.statistics.elapsed_seconds) == [1.5, 0.0, 0.5, 0.0]
     missing, wrong = message.errors
     assert (missing.query_id, missing.code, missing.field) == (2, code_pb2.NOT_FOUND, "")

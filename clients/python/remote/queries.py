@@ -124,7 +124,7 @@ def options_message(
     """Pack what is wanted of a query."""
     check_radius(radius)
     flag = check_flag("payloads", payloads)
-    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius)
+    message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius, statistics=True)
     if k is not None:
         message.k = min(k, MAX_K)
     if credit is not None:
