@@ -109,8 +109,8 @@ class QueryRequest:
         self.after_ids = ids.tolist()
 
     def after(self, row: int) -> tuple[float, int] | None:
-        """Return the place that a query continues after; None: it starts at the beginning."""
-        if not self.after_distances or self.after_distances[row] == -np.inf:
+        """Return the place that a query of a request with resume tokens continues after; None: the beginning."""
+        if self.after_distances[row] == -np.inf:
             return None
         return self.after_distances[row], self.after_ids[row]
 
@@ -180,10 +180,12 @@ class QueryRequest:
         """How costs are made from vectors; None: as the encoder does by default."""
         return COST_FORMS.word("form", self._form)
 
-    def columns(self, rows: slice) -> CostColumns:
-        """Return the columns of some queries; :meth:`check` has passed."""
+    def columns(self, first: int, end: int) -> CostColumns:
+        """Return the columns of the queries from ``first`` up to ``end``; :meth:`check` has passed."""
         assert self._columns is not None
-        return CostColumns(*(None if column is None else column[rows] for column in self._columns))
+        if end - first == len(self.query_ids):
+            return self._columns
+        return CostColumns(*[None if column is None else column[first:end] for column in self._columns])
 
     def vector(self, row: int) -> NDArray[Any]:
         """Return a query's vector, or refuse to re-rank without one."""

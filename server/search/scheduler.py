@@ -41,7 +41,8 @@ LONE_SLICES: Final = 12
 """... and while nobody does: fewer, larger answers cost less."""
 INLINE_SECONDS: Final = 0.001
 """Jobs that take at most so long in all are run by the thread that dispatches them, if no worker is busy: handing them
-over would take longer."""
+over would take longer. With a single worker, a whole group may run there: it would not run any sooner elsewhere, and
+two threads would only compete for the interpreter."""
 MAX_ESTIMATES: Final = 1024
 
 
@@ -112,10 +113,14 @@ class ThroughputEstimate:
 class Scheduler(Generic[J]):
     """Worker threads, and the flows that wait for them. Any thread may call its methods."""
 
-    def __init__(self, threads: int, slice_seconds: float, run: Run[J]) -> None:
-        """Start the workers."""
+    def __init__(
+        self, threads: int, slice_seconds: float, run: Run[J], can_run_inline: Callable[[J], bool] = lambda job: True
+    ) -> None:
+        """Start the workers. ``can_run_inline``: whether a job never has to wait, so that dispatching may run it."""
         self._slice = slice_seconds
         self._run = run
+        self._can_run_inline = can_run_inline
+        self._inline_seconds = GROUP_SLICES * slice_seconds if threads == 1 else INLINE_SECONDS
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._heap: list[tuple[float, int, Flow]] = []
@@ -158,25 +163,31 @@ class Scheduler(Generic[J]):
             if self._idle and flow.queued:
                 self._work.notify()
 
-    def dispatch(self, *, inline: bool = True) -> None:
-        """Have submitted jobs run: by workers or, if ``inline`` and no worker is busy, short ones here and now."""
+    def dispatch(self) -> bool:
+        """Have submitted jobs run: by workers or, if no worker is busy, short ones here and now.
+
+        Returns whether to call it again soon: a single worker was left asleep although there is more to do.
+        """
         jobs: list[J] = []
         with self._lock:
-            if inline and not self._busy and not self._closed and self._next_is_short():
-                jobs, estimate = self._take(INLINE_SECONDS)
+            if not self._busy and not self._closed and self._next_is_short():
+                jobs, estimate = self._take(self._inline_seconds)
                 self._busy += 1
-            if self._heap and self._idle:  # it wakes the next one, if there is more to do
+            again = bool(jobs) and len(self._workers) == 1
+            if self._heap and self._idle and not again:  # it wakes the next one, if there is more to do
                 self._work.notify()
         if jobs:
             self._execute(jobs, estimate)
+        return again and bool(self._heap)
 
     def _next_is_short(self) -> bool:
         """Return whether the next job is known to take a moment only. Called with the lock held."""
         flow = self._front()
         if flow is None or not flow.next_is_fresh():
             return False
-        estimate = self._estimates.get(flow.fresh[0].group)
-        return estimate is not None and estimate.seconds <= INLINE_SECONDS
+        job = flow.fresh[0]
+        estimate = self._estimates.get(job.group)
+        return estimate is not None and estimate.seconds <= INLINE_SECONDS and self._can_run_inline(job)
 
     def close(self) -> None:
         """Stop the workers after the slices that they are running."""

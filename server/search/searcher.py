@@ -16,11 +16,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from whamming.native import Batch, Costs
+from whamming.native import Batch, Costs, Stats
 from whamming.server.failures import failure_of
 from whamming.server.search import results
+from whamming.server.search.options import Options
 from whamming.server.search.query import Hits, Query, SnapshotLease, State
-from whamming.server.search.request import CostColumns, costs_of, joined
+from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.storage import Database, Snapshot, StoredIndex
@@ -47,8 +48,7 @@ class Searcher:
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
         """Those that were searched lately."""
         self._dispatching = False
-        self._inline = True
-        self._scheduler = Scheduler(threads, slice_seconds, self._run)
+        self._scheduler = Scheduler(threads, slice_seconds, self._run, self._is_ready)
 
     def close(self) -> None:
         """Stop the workers after the slices that they are running."""
@@ -61,18 +61,21 @@ class Searcher:
     def submit(self, flow: Flow, queries: Sequence[Query]) -> None:
         """Search new queries, after all that arrived at the same time are submitted. To be called in the event loop."""
         self._scheduler.submit(flow, queries)
-        self._inline = self._inline and self._is_ready(queries[0].request.index)
+        self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
         if not self._dispatching:
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        inline, self._inline, self._dispatching = self._inline, True, False
-        self._scheduler.dispatch(inline=inline)
+        self._dispatching = False
+        if self._scheduler.dispatch():
+            self._dispatch_soon()  # after the event loop has had a turn
 
-    def _is_ready(self, name: str) -> bool:
-        """Return whether an index can be searched at once: no lock and no file is needed for its snapshot."""
-        index = self._indexes.get(name)
+    def _is_ready(self, query: Query) -> bool:
+        """Return whether a query can be searched at once: no lock and no file is needed for a snapshot of its index."""
+        index = self._indexes.get(query.request.index)
         return index is not None and not index.closed and getattr(index.store, "is_ready", False)
 
     def resume(self, queries: Sequence[Query]) -> None:
@@ -129,7 +132,7 @@ class Searcher:
         if options.rerank is not None:
             query.begin(self._reranked(query, index, snapshot), lease)
             return
-        columns = request.columns(slice(query.row, query.row + 1))
+        columns = request.columns(query.row, query.row + 1)
         costs = costs_of(columns, snapshot.settings, index.encoder, request.form)
         query.begin(snapshot.view.cursor(costs[0], options.k, options.radius, options.plan, after=query.after), lease)
 
@@ -182,17 +185,16 @@ class Searcher:
         except Exception as error:
             _fail(wanted, error)
             return
-        checked = list(_checked(wanted, index))
-        for some, costs in _with_costs(checked, index):
-            self._search_group(some, costs, snapshot)
+        for some, costs in _with_costs(list(_checked(wanted, index)), index):
+            self._search_group([query for _, run in some for query in run], costs, snapshot)
 
     def _search_group(self, queries: Sequence[Query], costs: Costs, snapshot: Snapshot) -> None:
-        options = queries[0].options
+        options = queries[0].request.options
         assert options.k is not None
         try:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
             batch.run(0, len(queries))
-            answers = Answers(batch, options.k, math.inf if options.radius is None else options.radius, len(snapshot))
+            answers = Answers(batch, options, len(snapshot))
         except Exception as error:
             _fail(queries, error)
             return
@@ -213,8 +215,12 @@ def _fail(queries: Sequence[Query], error: Exception) -> None:
         query.fail(failure)
 
 
-def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
-    """Yield the queries whose request fits the index; the others end."""
+_Run = tuple[QueryRequest, Sequence[Query]]
+"""Some queries of one request."""
+
+
+def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[_Run]:
+    """Yield the queries whose request fits the index, by request; the others end."""
     for request, run in groupby(queries, key=attrgetter("request")):
         same = list(run)
         try:
@@ -222,50 +228,50 @@ def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[Query]:
         except Exception as error:
             _fail(same, error)
         else:
-            yield from same
+            yield request, same
 
 
-def _with_costs(queries: Sequence[Query], index: StoredIndex) -> Iterator[tuple[Sequence[Query], Costs]]:
+def _with_costs(runs: Sequence[_Run], index: StoredIndex) -> Iterator[tuple[Sequence[_Run], Costs]]:
     """Yield queries with their costs: all together or, where one of them is refused, one by one."""
-    if not queries:
+    if not runs:
         return
     try:
-        columns = joined(list(_columns(queries)))
-        yield queries, costs_of(columns, index.settings, index.encoder, queries[0].request.form)
+        columns = joined([part for request, run in runs for part in _columns(request, run)])
+        yield runs, costs_of(columns, index.settings, index.encoder, runs[0][0].form)
         return
     except Exception as error:
-        if len(queries) == 1:
-            _fail(queries, error)
+        if sum(len(run) for _, run in runs) == 1:
+            _fail(runs[0][1], error)
             return
-    for query in queries:
-        yield from _with_costs([query], index)
+    for request, run in runs:
+        for query in run:
+            yield from _with_costs([(request, [query])], index)
 
 
-def _columns(queries: Sequence[Query]) -> Iterator[CostColumns]:
-    """Yield the columns of queries; those of one request follow each other."""
-    for request, run in groupby(queries, key=attrgetter("request")):
-        rows = [query.row for query in run]
-        if rows[-1] - rows[0] + 1 == len(rows):
-            yield request.columns(slice(rows[0], rows[-1] + 1))
-        else:  # some were stopped
-            for row in rows:
-                yield request.columns(slice(row, row + 1))
+def _columns(request: QueryRequest, queries: Sequence[Query]) -> Sequence[CostColumns]:
+    """Return the columns of queries of one request: in one piece, unless some in between were stopped."""
+    first, last = queries[0].row, queries[-1].row
+    if last - first + 1 == len(queries):
+        return [request.columns(first, last + 1)]
+    return [request.columns(query.row, query.row + 1) for query in queries]
 
 
 class Answers:
     """What a group has found, as bytes and lists from which each call takes its own."""
 
-    def __init__(self, batch: Batch, k: int, radius: float, items: int) -> None:
-        """Take a batch that has been searched for ``k`` hits within a radius among so many items."""
+    def __init__(self, batch: Batch, options: Options, items: int) -> None:
+        """Take a batch that has been searched among so many items."""
+        k = options.k
+        assert k is not None
         self._row = 8 * batch.ids.shape[1]
         self._ids = batch.ids.astype("<u8", copy=False).tobytes()
         self._distances = batch.distances.astype("<f8", copy=False).tobytes()
         self._counts: list[int] = batch.counts.tolist()
-        self._stats = list(batch.stats)
+        self._stats: Sequence[Stats | None] = list(batch.stats) if options.statistics else [None] * len(batch.counts)
         self._k = k
         self._farthest: list[float] = batch.distances[:, -1].tolist() if batch.ids.shape[1] == k else []
         self._items = items
-        self._radius = radius
+        self._radius = math.inf if options.radius is None else options.radius
         self._now = time.perf_counter()
 
     def of(self, queries: Sequence[Query], first: int) -> Results:
@@ -285,7 +291,7 @@ class Answers:
             bounds.append(math.inf if count >= self._items else self._farthest[row] if full else self._radius)
             reason = results.COMPLETE if full else results.EXHAUSTED
             ended.append(End(query.id, reason, True, self._stats[row], elapsed))
-        ids, distances = (self._hits(data, counts, first) for data in (self._ids, self._distances))
+        ids, distances = self._hits(self._ids, counts, first), self._hits(self._distances, counts, first)
         return Results([query.id for query in queries], counts, ids, distances, bounds, None, ended)
 
     def _hits(self, data: bytes, counts: Sequence[int], first: int) -> bytes:

@@ -31,7 +31,7 @@ class SendBuffer:
         self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiting: deque[Results] = deque()
+        self._waiting: deque[tuple[Results, int]] = deque()  # with their sizes
         self._bytes = 0
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
@@ -42,8 +42,9 @@ class SendBuffer:
     def put(self, results: Results) -> None:
         """Add results. Called with the lock held. Never refuses: queries look for room first."""
         if not self._discarding:
-            self._waiting.append(results)
-            self._bytes += results.nbytes
+            size = results.nbytes
+            self._waiting.append((results, size))
+            self._bytes += size
             self._wake()
 
     def has_room(self) -> bool:
@@ -95,11 +96,18 @@ class SendBuffer:
             await reader
 
     def _gather(self) -> list[Results]:
-        first = self._waiting.popleft()
-        results, size = [first], first.nbytes
-        while self._waiting and size + (more := self._waiting[0].nbytes) <= MESSAGE_BYTES:
-            results.append(self._waiting.popleft())
-            size += more
+        """Take results for one message. After a query's end it has nothing of another query with the same id."""
+        first, size = self._waiting.popleft()
+        results = [first]
+        ended = {end.query_id for end in first.ends} if self._waiting else set()
+        while self._waiting:
+            more, its_size = self._waiting[0]
+            if size + its_size > MESSAGE_BYTES or not ended.isdisjoint(more.query_ids):
+                break
+            self._waiting.popleft()
+            results.append(more)
+            size += its_size
+            ended.update(end.query_id for end in more.ends)
         self._bytes -= size
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -135,7 +135,7 @@ def test_columns_are_views_of_the_message(database: Database) -> None:
     request.check(database.index("docs"))
     assert len(request) == 3
     assert request.query_ids == [5, 6, 2**64 - 1]
-    given = request.columns(slice(1, 3))
+    given = request.columns(1, 3)
     assert given.tables is not None
     assert given.tables.tolist() == tables[1:].reshape(2, -1).tolist()
     assert given.codes is given.weights is given.vectors is None
@@ -146,7 +146,7 @@ def test_one_row_of_weights_serves_all_queries(database: Database) -> None:
     weights = np.arange(BITS, dtype=np.float32)[None]
     request = read(batch("docs", range(4), codes=bytes(8), weights=weights))
     request.check(database.index("docs"))
-    given = request.columns(slice(2, 4))
+    given = request.columns(2, 4)
     assert given.weights is not None
     assert given.weights.tolist() == [weights[0].tolist()] * 2
 
@@ -154,7 +154,7 @@ def test_one_row_of_weights_serves_all_queries(database: Database) -> None:
 def test_places_to_continue_after() -> None:
     request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=[(1.5, 2**64 - 1), (-math.inf, 4), (-0.0, 0)]))
     assert [request.after(row) for row in range(3)] == [(1.5, 2**64 - 1), None, (0.0, 0)]
-    assert read(batch("docs", [1], codes=bytes(2))).after(0) is None
+    assert not read(batch("docs", [1], codes=bytes(2))).after_distances
     assert request.group is None
 
 

@@ -585,6 +585,57 @@ def test_nothing_runs_inline_while_a_worker_is_busy(single: Desk) -> None:
     assert threads != [threading.get_ident()]
 
 
+def test_with_a_single_worker_whole_groups_run_in_the_thread_that_dispatches(single: Desk) -> None:
+    """And the worker sleeps on: what is left is dispatched again."""
+    single.scheduler._estimates["g"] = ThroughputEstimate()
+    single.scheduler._estimates["g"].add(INLINE_SECONDS / 2 * MAX_TOGETHER, MAX_TOGETHER)
+    threads: list[int] = []
+
+    def step(_: float) -> Outcome:
+        threads.append(threading.get_ident())
+        return "done"
+
+    flow, size = Flow(), round(GROUP_SLICES * SLICE / (INLINE_SECONDS / 2))
+    assert INLINE_SECONDS < GROUP_SLICES * SLICE
+    single.scheduler.submit(flow, [Task(flow, step, group="g") for _ in range(size + 1)])
+    assert single.scheduler.dispatch()
+    assert threads == [threading.get_ident()] * size
+    assert not single.scheduler.dispatch()
+    assert threads == [threading.get_ident()] * (size + 1)
+
+
+def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
+    single.scheduler._estimates["g"] = ThroughputEstimate()
+    single.scheduler._estimates["g"].add(1e-6, 1)
+    short, long = Task(Flow(), group="g"), Task(Flow())
+    single.scheduler.submit(short.flow, [short])
+    single.scheduler.submit(long.flow, [long])
+    while single.scheduler.dispatch():
+        pass
+    assert long.ended.wait(20)
+    assert short.ended.wait(20)
+
+
+def test_jobs_that_may_have_to_wait_are_left_to_workers() -> None:
+    ran: list[Task] = []
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        ran.extend(tasks)
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(0, SLICE, run, lambda task: task.name != "waits")
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 1)
+    waits, ready = Task(Flow(), group="g", name="waits"), Task(Flow(), group="g", name="ready")
+    scheduler.submit(waits.flow, [waits])
+    scheduler.dispatch()
+    assert ran == []
+    scheduler._heap.clear()
+    scheduler.submit(ready.flow, [ready])
+    scheduler.dispatch()
+    assert ran == [ready]
+
+
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
 

@@ -142,7 +142,7 @@ async def test_a_group_is_answered(database: Database, bench: Bench, k: int, ite
     index = database.create_index("docs", BITS)
     index.upsert(range(items), make_codes("clustered", items, BITS, np.random.default_rng(1)))
     await bench.learn("docs", BITS)
-    wanted = options(k, radius=radius)
+    wanted = options(k, radius=radius, statistics=True)
     await together(bench, wanted, tables=tables(1))
     call = bench.call()
     call.ask(batch("docs", range(40), wanted, tables=tables(40)))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.native.examples import generated
-from whamming.server.search.results import CHUNK_BYTES, Results
+from whamming.server.search.results import CANCELLED, CHUNK_BYTES, End, Results, ends
 from whamming.server.search.send_buffer import MESSAGE_BYTES, SendBuffer
 
 
@@ -73,6 +73,15 @@ async def test_results_are_joined_up_to_a_size() -> None:
     assert await shared.take() == [2]
     assert await shared.take() == [3]
     assert await shared.take() == [4]
+
+
+@pytest.mark.parametrize("again", [results(1), ends([End(1, CANCELLED)])], ids=["hits", "an end"])
+async def test_an_id_that_is_used_again_comes_in_another_message(again: Results) -> None:
+    shared = Shared(1000)
+    for some in (results(1), results(2), ends([End(1, CANCELLED)]), results(3), again, results(4)):
+        shared.put(some)
+    assert await shared.take() == [1, 2, 1, 3]
+    assert await shared.take() == [1, 4]
 
 
 async def test_it_ends_after_what_waits() -> None:
