@@ -13,7 +13,7 @@ from whamming.wire.service_errors import TABLE
 
 log = logging.getLogger("whamming.server")
 
-MESSAGE_BYTES: Final = 1000
+ERROR_TEXT_BYTES: Final = 1000
 """Of an error's text. It is sent up to three times in the trailers, and clients accept 8 KiB in all by default."""
 _RETRY_SECONDS: Final[dict[int, float]] = {
     error_pb2.ERROR_REASON_OVERLOADED: 0.5,
@@ -47,10 +47,10 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most MESSAGE_BYTES: a longer one loses its middle, where an overlong value stands."""
+    """Return a text of at most ERROR_TEXT_BYTES: a longer one loses its middle, where an overlong value stands."""
     data = text.encode()
-    if len(data) <= MESSAGE_BYTES:
+    if len(data) <= ERROR_TEXT_BYTES:
         return text
-    half = MESSAGE_BYTES // 2 - 4
+    half = ERROR_TEXT_BYTES // 2 - 4
     start, end = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
     return f"{start} ... {end}"

@@ -14,7 +14,7 @@ from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.verbs import SearchVerbs, verb
 
 
-class Hits(Protocol):
+class SearchCursor(Protocol):
     """Where a search's hits come from."""
 
     def __next__(self) -> Hit:
@@ -38,7 +38,7 @@ class Hits(Protocol):
 class Search(SearchVerbs):
     """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
 
-    def __init__(self, snapshot: Snapshot, cursor: Hits) -> None:
+    def __init__(self, snapshot: Snapshot, cursor: SearchCursor) -> None:
         """Start; prefer :meth:`StoredIndex.search`."""
         self._snapshot = snapshot
         self._cursor = cursor

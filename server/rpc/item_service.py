@@ -23,9 +23,9 @@ SCAN_ROWS: Final = 10_000
 MAX_SCAN_ROWS: Final = 100_000
 GET_ROWS: Final = 256
 """Items are looked up so many at a time: 16 MiB of payloads at most."""
-MESSAGE_BYTES: Final = 1 << 21
+SCAN_MESSAGE_BYTES: Final = 1 << 21
 """What messages to clients stay below, about: half of what gRPC's clients accept by default."""
-ANSWER_BYTES: Final = 3 << 20
+GET_ANSWER_BYTES: Final = 3 << 20
 """Of items in the one message of Get."""
 
 
@@ -70,7 +70,7 @@ class ItemService:
         size = request.batch_size or SCAN_ROWS
         if size > MAX_SCAN_ROWS:
             raise FieldError("batch_size", f"batch_size = {size}; at most {MAX_SCAN_ROWS}, or 0 for {SCAN_ROWS}")
-        size = max(1, min(size, MESSAGE_BYTES // (8 + index.settings.code_bytes)))
+        size = max(1, min(size, SCAN_MESSAGE_BYTES // (8 + index.settings.code_bytes)))
         snapshot = await self._storage.run(index.snapshot)
         pieces = snapshot.scan(size)
         while (rows := await self._storage.run(next, pieces, None)) is not None:
@@ -109,15 +109,15 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
     codes, payloads, found = [], [], []
     size = len(ids) * (9 + index.settings.code_bytes)
     first = 0
-    while first < len(ids) and size <= ANSWER_BYTES:  # the payloads of an id that repeats add up
+    while first < len(ids) and size <= GET_ANSWER_BYTES:  # the payloads of an id that repeats add up
         items = snapshot.get(ids[first : first + GET_ROWS])
         size += sum(map(len, items.payloads))
         codes.append(items.codes.tobytes())
         found.append(items.found.tobytes())
         payloads += items.payloads
         first += GET_ROWS
-    if size > ANSWER_BYTES:
-        raise AnswerTooLargeError(f"{len(ids)} items have more than {ANSWER_BYTES} bytes; ask for fewer at once")
+    if size > GET_ANSWER_BYTES:
+        raise AnswerTooLargeError(f"{len(ids)} items have more than {GET_ANSWER_BYTES} bytes; ask for fewer at once")
     answer = item_pb2.GetResponse(found=b"".join(found))
     answer.items.ids.CopyFrom(request.ids)
     answer.items.codes = b"".join(codes)
@@ -134,7 +134,7 @@ def _message_sized(rows: Rows) -> Iterator[Rows]:
         if rows.payloads is not None:
             ends = rows.payloads.ends
             start = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES // 2, side="right")))
+            last = max(first + 1, int(np.searchsorted(ends, start + SCAN_MESSAGE_BYTES // 2, side="right")))
         whole = first == 0 and last == len(rows)
         yield rows if whole else rows.take(np.arange(first, min(last, len(rows))))
         first = last

@@ -13,7 +13,7 @@ from whamming.server.search.options import OptionsReader
 from whamming.server.search.searcher import Searcher
 from whamming.v1 import search_pb2
 
-ANSWER_BYTES: Final = 3 << 20
+ONCE_ANSWER_BYTES: Final = 3 << 20
 """Of hits in the one message of SearchOnce."""
 
 
@@ -43,7 +43,7 @@ class SearchService:
         """Search one query."""
         call = self._call()
         try:
-            return await search_once(request, call, ANSWER_BYTES)
+            return await search_once(request, call, ONCE_ANSWER_BYTES)
         finally:
             self._calls.discard(call)
 

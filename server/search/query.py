@@ -64,7 +64,7 @@ class State(enum.Enum):
     ENDED = enum.auto()
 
 
-class Hits(Protocol):
+class QueryCursor(Protocol):
     """Where a query's hits come from: a cursor, or one whose hits are re-ranked."""
 
     def next(
@@ -149,7 +149,7 @@ class Query:
         self.is_counted = True
         """It counts among the open queries of its call. One that waits for credit does not."""
         self._credit = request.options.credit
-        self._cursor: Hits | None = None
+        self._cursor: QueryCursor | None = None
         self._lease: SnapshotLease | None = None
         self._sent = 0
         self._worked = 0.0
@@ -246,7 +246,7 @@ class Query:
         self.state = State.BLOCKED_ON_BUFFER
         self.call.blocked.append(self)
 
-    def begin(self, cursor: Hits, lease: SnapshotLease) -> None:
+    def begin(self, cursor: QueryCursor, lease: SnapshotLease) -> None:
         """Start searching with a cursor."""
         with self.call.lock:
             self._cursor, self._lease = cursor, lease
@@ -299,7 +299,7 @@ class Query:
             self.call.send(results.chunk(self.id, ids, distances, self._bound(cursor), payloads))
         return False
 
-    def _finished(self, cursor: Hits) -> EndReason | None:
+    def _finished(self, cursor: QueryCursor) -> EndReason | None:
         """Return why the query is over after a slice; None: it is not."""
         options = self.options
         if len(self._unsent[0]):
@@ -316,7 +316,7 @@ class Query:
             return results.BUDGET
         return None
 
-    def _budget(self, seconds: float, cursor: Hits) -> Budget:
+    def _budget(self, seconds: float, cursor: QueryCursor) -> Budget:
         options, left = self.options, None
         if options.seconds is not None:
             seconds = max(min(seconds, options.seconds - self._worked), 1e-6)
@@ -335,7 +335,7 @@ class Query:
             size += sum(map(len, piece))
         return payloads
 
-    def _bound(self, cursor: Hits) -> float:
+    def _bound(self, cursor: QueryCursor) -> float:
         """Return the least distance of anything that was not sent."""
         bound = cursor.lower_bound
         return min(float(self._unsent[1][0]), bound) if len(self._unsent[1]) else bound

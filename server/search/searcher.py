@@ -20,7 +20,7 @@ from whamming.native import Batch, Costs, Stats
 from whamming.server.failures import failure_of
 from whamming.server.search import results
 from whamming.server.search.options import Options
-from whamming.server.search.query import Hits, Query, SnapshotLease, State
+from whamming.server.search.query import Query, QueryCursor, SnapshotLease, State
 from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
@@ -145,7 +145,7 @@ class Searcher:
         if oldest is not None and woken:
             self._resume(oldest)
 
-    def _reranked(self, query: Query, index: StoredIndex, snapshot: Snapshot) -> Hits:
+    def _reranked(self, query: Query, index: StoredIndex, snapshot: Snapshot) -> QueryCursor:
         request, options, encoder = query.request, query.options, index.encoder
         assert options.rerank is not None
         vector = request.vector(query.row)
@@ -194,7 +194,7 @@ class Searcher:
         try:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
             batch.run(0, len(queries))
-            answers = Answers(batch, options, len(snapshot))
+            answers = GroupAnswers(batch, options, len(snapshot))
         except Exception as error:
             _fail(queries, error)
             return
@@ -256,7 +256,7 @@ def _columns(request: QueryRequest, queries: Sequence[Query]) -> Sequence[CostCo
     return [request.columns(query.row, query.row + 1) for query in queries]
 
 
-class Answers:
+class GroupAnswers:
     """What a group has found, as bytes and lists from which each call takes its own."""
 
     def __init__(self, batch: Batch, options: Options, items: int) -> None:

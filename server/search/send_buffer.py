@@ -13,7 +13,7 @@ from typing import Final
 
 from whamming.server.search.results import Results
 
-MESSAGE_BYTES: Final = 1 << 18
+RESPONSE_BYTES: Final = 1 << 18
 """Results are joined into one message up to about so many bytes."""
 OVERFULL: Final = 4
 """Times the limit. Queries that are refused end without looking for room, so their ends can pile up beyond it."""
@@ -102,7 +102,7 @@ class SendBuffer:
         ended = {end.query_id for end in first.ends} if self._waiting else set()
         while self._waiting:
             more, its_size = self._waiting[0]
-            if size + its_size > MESSAGE_BYTES or not ended.isdisjoint(more.query_ids):
+            if size + its_size > RESPONSE_BYTES or not ended.isdisjoint(more.query_ids):
                 break
             self._waiting.popleft()
             results.append(more)

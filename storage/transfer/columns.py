@@ -29,7 +29,7 @@ from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
 
-BATCH: Final = 10_000
+ROWS_AT_ONCE: Final = 10_000
 """Items that are held in memory, and written, at a time."""
 
 _BROKEN: Final = (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -91,7 +91,7 @@ class RowsFile(ABC, Generic[PieceT]):
         """Describe the file in a line."""
         return f"{type(self).__name__}({str(self.path)!r}, {counted(self.count, 'row')})"
 
-    def pieces(self, start: int = 0, size: int = BATCH) -> Iterator[PieceT]:
+    def pieces(self, start: int = 0, size: int = ROWS_AT_ONCE) -> Iterator[PieceT]:
         """Return the rows from ``start`` on, in pieces of at most ``size``.
 
         Raises :class:`InvalidArgumentError` where it meets a row that cannot be what the file holds, or an id that

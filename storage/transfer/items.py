@@ -28,7 +28,7 @@ from whamming.storage.files.locks import replacing
 from whamming.storage.items.rows import Rows
 from whamming.storage.settings import BitOrder, IndexSettings
 from whamming.storage.storage_errors import from_system
-from whamming.storage.transfer.columns import BATCH, Columns, RowsFile, ids_path, open_columns
+from whamming.storage.transfer.columns import ROWS_AT_ONCE, Columns, RowsFile, ids_path, open_columns
 from whamming.storage.vectors.arrays import DTYPES, blocks, check_dim
 
 
@@ -94,7 +94,7 @@ def export_items(index: ItemsIndex, path: str | Path, *, progress: bool | None =
     write = _write_npz if target.suffix == ".npz" else _write_npy
     try:
         with bar(len(index), f"export {index.name}", shown=progress) as shown:
-            return write(target, index.settings.code_bytes, _counted(index.scan(BATCH), shown))
+            return write(target, index.settings.code_bytes, _counted(index.scan(ROWS_AT_ONCE), shown))
     except OSError as error:
         raise from_system(error, target) from error
 
@@ -143,7 +143,7 @@ def import_items(
     *,
     first_id: int = 0,
     start: int = 0,
-    batch: int = BATCH,
+    batch: int = ROWS_AT_ONCE,
     progress: bool | None = None,
 ) -> int:
     """Upsert the items of a file, from row ``start`` on, a batch at a time; returns how many.

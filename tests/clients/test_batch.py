@@ -13,7 +13,7 @@ import whamming
 from tests.clients.scripted import Scripted, ended, serving
 from tests.serving import PATIENCE, ServerProcess
 from whamming import InvalidArgumentError, OverloadedError, UnavailableError
-from whamming.remote.batch import Batch
+from whamming.remote.batch import BatchSearch
 from whamming.remote.queries import Queries
 from whamming.v1 import error_pb2, search_pb2
 from whamming.v1.search_pb2 import END_REASON_EXHAUSTED, END_REASON_FAILED, END_REASON_SNAPSHOT_EXPIRED
@@ -60,7 +60,7 @@ def run(script: Scripted, queries: Queries, retry_seconds: float) -> list[int]:
 
     async def ask() -> list[int]:
         async with serving(script, retry_seconds) as connection:
-            batch = Batch(connection, "docs", queries, search_pb2.QueryOptions(k=1), 1)
+            batch = BatchSearch(connection, "docs", queries, search_pb2.QueryOptions(k=1), 1)
             await asyncio.wait_for(batch.run(), PATIENCE)
             nearest: list[int] = batch.answer(single=False).ids[:, 0].tolist()
             return nearest

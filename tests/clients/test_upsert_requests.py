@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.native.oracle import Codes
-from whamming.remote.requests import MESSAGE_BYTES, UpsertRequests
+from whamming.remote.requests import REQUEST_BYTES, UpsertRequests
 from whamming.storage import Payloads
 from whamming.v1 import item_pb2
 from whamming.wire.columns import payload_list_of
@@ -35,7 +35,7 @@ def test_messages_have_all_items_in_order(codes: Codes, packed: bool) -> None:
     messages = list(requests.unacknowledged())
     assert len(messages) == len(requests) > 4
     assert [message.sequence for message in messages] == list(range(len(messages)))
-    assert all(message.ByteSize() < 1.01 * MESSAGE_BYTES for message in messages)
+    assert all(message.ByteSize() < 1.01 * REQUEST_BYTES for message in messages)
     assert [id_ for message in messages for id_ in ids_of(message)] == IDS.tolist()
     assert b"".join(message.items.codes for message in messages) == codes.tobytes()
     counts = [len(ids_of(message)) for message in messages]

@@ -16,7 +16,7 @@ from google.rpc import code_pb2, error_details_pb2
 from tests.native.examples import make_codes
 from tests.server.calls import batch
 from tests.serving import ServerProcess, Stubs, details_of
-from whamming.server.failures import MESSAGE_BYTES, failure_of, shortened
+from whamming.server.failures import ERROR_TEXT_BYTES, failure_of, shortened
 from whamming.server.rpc import status as statuses
 from whamming.v1 import error_pb2
 from whamming.v1.index_pb2 import (
@@ -81,14 +81,14 @@ def test_an_unforeseen_error_says_nothing_of_the_inside(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "語", "\U0001f40d"])
-@pytest.mark.parametrize("count", [1, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 1, 500_000])
+@pytest.mark.parametrize("count", [1, ERROR_TEXT_BYTES - 1, ERROR_TEXT_BYTES, ERROR_TEXT_BYTES + 1, 500_000])
 def test_long_texts_lose_their_middle(letter: str, count: int) -> None:
     text = f"index name '{letter * count}'; use 1 to 128 letters"
     short = shortened(text)
-    assert len(short.encode()) <= MESSAGE_BYTES
+    assert len(short.encode()) <= ERROR_TEXT_BYTES
     assert short.startswith("index name '")
     assert short.endswith("; use 1 to 128 letters")
-    assert (short == text) == (len(text.encode()) <= MESSAGE_BYTES)
+    assert (short == text) == (len(text.encode()) <= ERROR_TEXT_BYTES)
 
 
 async def test_a_client_that_cannot_be_written_to_is_no_surprise(caplog: pytest.LogCaptureFixture) -> None:

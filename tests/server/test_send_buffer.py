@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.native.examples import generated
 from whamming.server.search.results import CANCELLED, CHUNK_BYTES, End, Results, ends
-from whamming.server.search.send_buffer import MESSAGE_BYTES, SendBuffer
+from whamming.server.search.send_buffer import RESPONSE_BYTES, SendBuffer
 
 
 def results(query_id: int, size: int = CHUNK_BYTES + 2) -> Results:
@@ -66,7 +66,7 @@ async def test_results_from_the_event_loop_wake_the_reader() -> None:
 
 async def test_results_are_joined_up_to_a_size() -> None:
     shared = Shared(1 << 30)
-    half, double = MESSAGE_BYTES // 2, 2 * MESSAGE_BYTES
+    half, double = RESPONSE_BYTES // 2, 2 * RESPONSE_BYTES
     for query_id, size in enumerate([half, half, CHUNK_BYTES, double, CHUNK_BYTES]):
         shared.put(results(query_id, size))
     assert await shared.take() == [0, 1]
@@ -127,7 +127,7 @@ async def test_room_is_counted_in_bytes() -> None:
     assert shared.buffer.has_room()
     shared.put(results(2, 64))
     assert not shared.buffer.has_room()
-    shared.put(results(3, MESSAGE_BYTES))
+    shared.put(results(3, RESPONSE_BYTES))
     assert await shared.take() == [1, 2]
     assert not shared.buffer.has_room()
     assert await shared.take() == [3]

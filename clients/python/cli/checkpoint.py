@@ -15,7 +15,7 @@ from whamming.storage.transfer.columns import ids_path
 
 
 @dataclass(frozen=True)
-class Job:
+class ImportJob:
     """What is being imported: a checkpoint of another job does not count."""
 
     index: str
@@ -29,7 +29,7 @@ class Job:
     first_id: int
 
     @classmethod
-    def of(cls, index: str, target: str, file: Path, first_id: int) -> Job:
+    def of(cls, index: str, target: str, file: Path, first_id: int) -> ImportJob:
         """Look at a file."""
         found = file.stat()
         modified = found.st_mtime_ns
@@ -41,7 +41,7 @@ class Job:
 class Checkpoint:
     """The file that says how many rows are done."""
 
-    def __init__(self, path: Path, job: Job) -> None:
+    def __init__(self, path: Path, job: ImportJob) -> None:
         """Name it; nothing is read or written yet."""
         self.path = path
         self._new = path.with_name(f".{path.name}.new")

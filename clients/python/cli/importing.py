@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from whamming.cli.checkpoint import Checkpoint, Job
+from whamming.cli.checkpoint import Checkpoint, ImportJob
 from whamming.cli.encoding import add_fitting, found_or_made
 from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
@@ -19,7 +19,7 @@ from whamming.cli.target import AnyIndex, add_target, opened, target_name
 from whamming.storage import CodesFile, Durability, Piece, VectorsFile, VectorsPiece, read_codes, read_vectors
 from whamming.storage.storage_errors import from_system
 
-BATCH: Final = 50_000
+IMPORT_ROWS: Final = 50_000
 BATCH_BYTES: Final = 1 << 20
 """Rows are written so many at a time, or fewer where their codes are so long that it would be more bytes than this."""
 VECTOR_BATCH_BYTES: Final = 3 << 20
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
     parser.add_argument("name", metavar="NAME", help="an index")
     parser.add_argument("file", metavar="FILE", help="a file of codes, or of vectors")
-    text = f"rows to write at once (default {BATCH:,}, or fewer if codes are long)"
+    text = f"rows to write at once (default {IMPORT_ROWS:,}, or fewer if codes are long)"
     parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help=text)
     text = "id of the first row, if the file has no ids (default 0)"
     parser.add_argument("--first-id", metavar="ID", type=whole(0, 2**64 - 1), default=0, help=text)
@@ -71,7 +71,7 @@ def import_file(args: argparse.Namespace) -> None:
     """Import, or go on importing."""
     path = Path(args.file)
     try:
-        job = Job.of(args.name, target_name(args), path, args.first_id)
+        job = ImportJob.of(args.name, target_name(args), path, args.first_id)
     except OSError as error:
         raise from_system(error, path) from error
     kept_at = Path(args.checkpoint) if args.checkpoint else path.with_name(f"{path.name}.{args.name}.checkpoint")
@@ -81,7 +81,7 @@ def import_file(args: argparse.Namespace) -> None:
         file = _open(path, index, args)
         start = 0 if args.restart else _resumed(index, file, checkpoint)
         limit = VECTOR_BATCH_BYTES if isinstance(file, VectorsFile) else BATCH_BYTES
-        batch = args.batch or min(BATCH, limit // (8 + file.row_bytes))
+        batch = args.batch or min(IMPORT_ROWS, limit // (8 + file.row_bytes))
         began = time.perf_counter()
         with items_bar(f"import {args.name}", file.count, start) as bar:
             _Import(index, file, checkpoint, bar).run(start, batch)

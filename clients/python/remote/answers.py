@@ -22,7 +22,7 @@ RESUMABLE: Final = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASO
 """Why a query ends that goes on by being sent again."""
 
 
-class End(NamedTuple):
+class QueryEnd(NamedTuple):
     """How a query ended: a row of a message's ends."""
 
     ends: search_pb2.QueryEnds
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     payloads: Sequence[bytes]
     """One per hit; empty: the message has none."""
     bound: float
-    end: End | None
+    end: QueryEnd | None
 
 
 def hits_of(response: search_pb2.SearchResponse) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
@@ -72,7 +72,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
         payloads = payload_list_of(response.payloads, len(ids))
     query_ids = response.query_ids
     last = {query_id: row for row, query_id in enumerate(query_ids)}
-    ended = {query_id: End(response.ends, row) for row, query_id in enumerate(response.ends.query_ids)}
+    ended = {query_id: QueryEnd(response.ends, row) for row, query_id in enumerate(response.ends.query_ids)}
     first = 0
     for row, (query_id, count) in enumerate(zip(query_ids, response.counts, strict=True)):
         hits = slice(first, first + count)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from whamming.native import Answer
 from whamming.native.view import padded
-from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, End, hits_of
+from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, QueryEnd, hits_of
 from whamming.remote.queries import Queries
-from whamming.remote.requests import MESSAGE_BYTES
+from whamming.remote.requests import REQUEST_BYTES
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
 from whamming.v1 import search_pb2
@@ -33,7 +33,7 @@ class _TooManyUnderWayError(OverloadedError):
     """The server refused a query because too many of the call are under way."""
 
 
-class Batch:
+class BatchSearch:
     """The queries of one ``search_batch``, on a call of their own. Unanswered ones are sent again if it breaks."""
 
     def __init__(
@@ -45,14 +45,14 @@ class Batch:
         self._queries = queries
         self._options = options
         self._k = k
-        self._per_message = max(1, min(QUERIES_PER_MESSAGE, MESSAGE_BYTES // queries.bytes_each))
+        self._per_message = max(1, min(QUERIES_PER_MESSAGE, REQUEST_BYTES // queries.bytes_each))
         self._messages_ahead = MESSAGES_AHEAD
         count = len(queries)
         self._places: list[NDArray[np.int64]] = []
         self._ids: list[NDArray[np.uint64]] = []
         self._distances: list[NDArray[np.float64]] = []
         """Hits as they arrived, message by message, with the place of each hit's query."""
-        self._ends: list[End | None] = [None] * count
+        self._ends: list[QueryEnd | None] = [None] * count
         self._guesses: dict[int, search_pb2.QueryGuess] = {}
         self._left = count if k else 0
 
@@ -115,7 +115,7 @@ class Batch:
         ends = response.ends
         for row, reason in enumerate(ends.reasons):
             if reason == search_pb2.END_REASON_FAILED:
-                error = End(ends, row).error
+                error = QueryEnd(ends, row).error
                 error.args = (f"query {ends.query_ids[row]}: {error}",)
                 raise _TooManyUnderWayError(*error.args) if isinstance(error, OverloadedError) else error
         ids, distances = hits_of(response)
@@ -127,7 +127,7 @@ class Batch:
             self._guesses[guess.query_id] = guess
         for row, (place, reason) in enumerate(zip(ends.query_ids, ends.reasons, strict=True)):
             if reason not in RESUMABLE:  # else it is sent again as a whole
-                self._ends[place] = End(ends, row)
+                self._ends[place] = QueryEnd(ends, row)
                 self._left -= 1
 
     def _drop_unfinished(self) -> None:

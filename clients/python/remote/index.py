@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from whamming.native import Answer, Budget, InvalidArgumentError, Plan
 from whamming.native.arguments import check_k, check_wanted
 from whamming.remote.async_verbs import AsyncIndexVerbs
-from whamming.remote.batch import Batch
+from whamming.remote.batch import BatchSearch
 from whamming.remote.queries import Queries, options_message, query_request
 from whamming.remote.requests import UpsertRequests, delete_requests, get_request, scan_request
 from whamming.remote.retries import once, responses, responses_of
@@ -46,7 +46,7 @@ from whamming.wire.service_errors import AnswerTooLargeError, OverloadedError, U
 if TYPE_CHECKING:
     from whamming.remote.database import Database
 
-ANSWER_BYTES: Final = 2 << 20
+GET_BYTES: Final = 2 << 20
 """Of ids and codes that are asked for in one message; a server sends 3 MiB with their payloads."""
 
 
@@ -155,7 +155,7 @@ class Index(AsyncIndexVerbs):
         found = np.zeros(len(wanted), dtype=np.bool_)
         codes = np.zeros((len(wanted), self.settings.code_bytes), dtype=np.uint8)
         payloads: list[bytes] = []
-        size = max(1, ANSWER_BYTES // (8 + self.settings.code_bytes))
+        size = max(1, GET_BYTES // (8 + self.settings.code_bytes))
         while len(payloads) < len(wanted):
             piece = slice(len(payloads), len(payloads) + size)
             request = get_request(self.name, wanted[piece])
@@ -225,7 +225,9 @@ class Index(AsyncIndexVerbs):
                 f"threads = {threads}; a server has threads of its own, as whamming serve --threads says: leave it out"
             )
         k, queries = check_k(k), Queries(codes, weights, table, vectors, costs)
-        batch = Batch(connection, self.name, queries, options_message(k, radius, plan, budget=budget, rerank=rerank), k)
+        batch = BatchSearch(
+            connection, self.name, queries, options_message(k, radius, plan, budget=budget, rerank=rerank), k
+        )
         await batch.run()
         return batch.answer(single=queries.single)
 

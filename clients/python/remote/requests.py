@@ -20,7 +20,7 @@ from whamming.wire.columns import id_column, matrix, payload_column
 from whamming.wire.descriptions import settings_message
 from whamming.wire.enums import DURABILITIES, ENCODER_KINDS
 
-MESSAGE_BYTES: Final = 4 << 20
+REQUEST_BYTES: Final = 4 << 20
 """Items and queries are sent in messages of at most about so many bytes."""
 MAX_IDS: Final = 500_000
 """Of items to delete, in one message."""
@@ -135,7 +135,7 @@ class UpsertRequests:
         first = 0
         while first < count:
             start = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, start + MESSAGE_BYTES, side="right")))
+            last = max(first + 1, int(np.searchsorted(ends, start + REQUEST_BYTES, side="right")))
             pieces.append(slice(first, last))
             first = last
         return pieces

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whamming.native import Budget, Hit, InvalidArgumentError, Stats
 from whamming.native.arguments import as_whole
-from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, End
+from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, QueryEnd
 from whamming.remote.async_verbs import AsyncSearchVerbs
 from whamming.remote.queries import MAX_K
 from whamming.remote.retries import Retries
@@ -68,7 +68,7 @@ class Search(AsyncSearchVerbs):
         self._pending: list[Hit] = []
         self._bound = -np.inf
         self._ended = k == 0
-        self._end: End | None = None
+        self._end: QueryEnd | None = None
 
     def __repr__(self) -> str:
         """Describe the search in a line."""
@@ -202,7 +202,7 @@ class Search(AsyncSearchVerbs):
             self._connection.session.grant(self._query_id, self._consumed)
             self._consumed = 0
 
-    def _finish(self, end: End) -> None:
+    def _finish(self, end: QueryEnd) -> None:
         """Note how the query ended: the search goes on with a new one, or has ended, too."""
         self._inbox = None
         self._end = end
@@ -215,7 +215,7 @@ class Search(AsyncSearchVerbs):
         if end.reason not in FINISHED:
             raise end.error
 
-    def _reason_to_wait(self, end: End) -> UnavailableError | OverloadedError | None:
+    def _reason_to_wait(self, end: QueryEnd) -> UnavailableError | OverloadedError | None:
         """Return why the next query would end in the same way if it were sent at once; None: it would not."""
         if end.reason == search_pb2.END_REASON_SHUTDOWN:
             return UnavailableError("the server is shutting down; connect again when it is back")
