@@ -171,6 +171,7 @@ BODIES: Final = {
     "Database.close": "self._portal.close(self._database.close())",
     "Index.close": "self._portal.close(self._index.close())",
     "Search.close": """
+        self._search.closed = True
         if not self._search.is_over:  # waking the loop is expensive
             self._portal.soon(self._search.close)
         """,

@@ -57,6 +57,13 @@ def check_radius(radius: float | None) -> None:
         raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
 
 
+def check_seconds(name: str, seconds: float) -> float:
+    """Return a length of time."""
+    if not is_number(seconds) or not 0 <= seconds < math.inf:
+        raise InvalidArgumentError(f"{name} = {seconds!r}; it must be a number of seconds, 0 or more")
+    return float(seconds)
+
+
 def check_k(k: int) -> int:
     """Return how many hits each query of a batch gets at most."""
     whole = as_whole("k", k)

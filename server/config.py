@@ -129,7 +129,7 @@ def load(
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     """Return what to say of each variable that looks like an option of ours and is none."""
     environment = os.environ if environment is None else environment
-    known = [PREFIX + option.name.upper() for option in dataclasses.fields(Config)]
+    known = [PREFIX + option.name.upper() for option in dataclasses.fields(Config)] + [PREFIX + "SERVER"]
     unknown = sorted(name for name in environment if name.startswith(PREFIX))
     return [
         f"the environment variable {name} is unknown and has no effect{_did_you_mean(name, known, PREFIX)}"

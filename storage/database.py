@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import threading
 import uuid
@@ -69,8 +70,22 @@ def open_database(
         if mode == "r":
             raise InvalidArgumentError("mode = 'r' of ':memory:'; there is nothing to read, open it with mode='w'")
         return Database(None, store or "ram", read_only=False)
+    _check_path(str(path))
     kept_in = prepare(Path(path), mode, create, store)
     return Database(Path(path), kept_in, read_only=mode == "r", wait=wait)
+
+
+def _check_path(path: str) -> None:
+    """Refuse what is meant to be something else than a directory, unless there is one of that name."""
+    if Path(path).exists():
+        return
+    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
+        raise InvalidArgumentError(
+            f"{path} looks like the address of a server; connect to it with whamming.connect, or write ./{path} for a "
+            "directory of that name"
+        )
+    if re.fullmatch(r":[^/]*:", path):
+        raise InvalidArgumentError(f"{path} is not {MEMORY}; write ./{path} for a directory of that name")
 
 
 class Database(DatabaseVerbs):

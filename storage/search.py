@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whamming.native import Budget, Hit, Stats
 from whamming.native.display import counted
+from whamming.storage.storage_errors import ClosedError
 from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.verbs import SearchVerbs, verb
 
@@ -63,15 +64,22 @@ class Search(SearchVerbs):
 
     @verb
     def __next__(self) -> Hit:
+        self._check_open()
         return next(self._cursor)
 
     @verb
     def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        self._check_open()
         return self._cursor.next(n, budget=budget)
 
     @verb
     def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        self._check_open()
         return self._cursor.next(len(self._snapshot))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the search is closed; start a new one")
 
     @property
     @verb

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
+from whamming.native import InvalidArgumentError
+from whamming.native.arguments import check_seconds
 from whamming.remote.channel import open_channel, split_address
 from whamming.remote.database import Database
 from whamming.remote.index import Index
@@ -48,6 +50,10 @@ def connect(
     UnavailableError : no server answers in time, or it does not speak TLS as asked.
     """
     split_address(address)
+    if not isinstance(tls, bool | Tls):
+        raise InvalidArgumentError(f"tls = {tls!r}; it must be True, False, or a whamming.Tls such as Tls(ca='ca.pem')")
+    check_seconds("timeout", timeout)
+    check_seconds("retry_seconds", retry_seconds)
     return Connecting(address, tls, timeout, retry_seconds)
 
 

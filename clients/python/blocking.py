@@ -379,5 +379,6 @@ class RemoteSearch(SearchVerbs):
 
     @verb
     def close(self) -> None:
+        self._search.closed = True
         if not self._search.is_over:  # waking the loop is expensive
             self._portal.soon(self._search.close)

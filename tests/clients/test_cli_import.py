@@ -129,8 +129,9 @@ def prepared(cli: Cli, codes: Path, rows: int = 100) -> tuple[Path, Path, dict[s
     return data, checkpoint, values
 
 
-def resumed_at(cli: Cli, codes: Path, data: Path, checkpoint: Path, *more: str) -> tuple[int, str]:
-    done = cli("import", "docs", codes, "--data", data, "--checkpoint", checkpoint, *more, "--json")
+def resumed_at(cli: Cli, codes: Path, data: Path, checkpoint: Path, *more: str, named: bool = True) -> tuple[int, str]:
+    flags: list[Any] = ["--checkpoint", checkpoint] if named else []
+    done = cli("import", "docs", codes, "--data", data, *flags, *more, "--json")
     assert done.code == 0, done
     assert not checkpoint.exists()
     return done.record["resumed_at"], done.err
@@ -165,9 +166,10 @@ def test_a_checkpoint_of_something_else_does_not_count(cli: Cli, codes: Path, ch
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"rows": 5}', "\0\0\0"])
 def test_a_damaged_checkpoint_does_not_count(cli: Cli, codes: Path, text: str) -> None:
-    data, checkpoint, _ = prepared(cli, codes)
+    data, _, _ = prepared(cli, codes)
+    checkpoint = codes.with_name(f"{codes.name}.docs.checkpoint")
     checkpoint.write_text(text)
-    assert resumed_at(cli, codes, data, checkpoint)[0] == 0
+    assert resumed_at(cli, codes, data, checkpoint, named=False)[0] == 0
 
 
 def test_restart_and_changed_files(cli: Cli, codes: Path) -> None:

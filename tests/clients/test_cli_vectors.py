@@ -129,7 +129,7 @@ def test_encoders_as_files_and_statistics(cli: Cli, target: Target, name: str, v
     assert load_encoder(file).to_bytes() == twin.encoder.to_bytes()
     about = {"bits": BITS, "dim": DIM, "encoder": twin.encoder.fingerprint, "encoder_kind": "itq", "centred": True}
     about |= {"samples": 1000, "rounds": twin.encoder.training.rounds, "error": twin.encoder.training.errors[-1]}
-    assert cli.json("encoder", name, file, *target) == [{"name": name, "file": str(file), **about}]
+    assert cli.json("encoder", name, file, "--overwrite", *target) == [{"name": name, "file": str(file), **about}]
     (held,) = cli.json("stats", name, *target)
     assert held.items() >= {**about, "items": N}.items()
     assert f"{said} ({twin.encoder.fingerprint})" in cli("stats", name, *target).ok().out

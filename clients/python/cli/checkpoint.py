@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from whamming.cli.parser import FailureError
 from whamming.storage.transfer.columns import ids_path
 
 
@@ -46,6 +47,17 @@ class Checkpoint:
         self.path = path
         self._new = path.with_name(f".{path.name}.new")
         self._job = asdict(job)
+
+    def check(self) -> None:
+        """Refuse a file that is something else, since it would be overwritten and then removed."""
+        if not self.path.exists():
+            return
+        try:
+            values = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            values = None
+        if not isinstance(values, dict) or not values.keys() >= self._job.keys():
+            raise FailureError(f"{self.path} is not a checkpoint of an import; give another --checkpoint, or remove it")
 
     def rows(self) -> int | None:
         """Return how many rows of the job are done; None: there is no checkpoint of it."""

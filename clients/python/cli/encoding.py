@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
-from whamming.cli.output import counted, note, say, say_json
+from whamming.cli.output import add_overwrite, check_new, counted, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, UsageError, add_json, whole
 from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, no_such_index, opened
 from whamming.storage import (
@@ -36,13 +36,15 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands("encoder", export_encoder, "write an index's encoder to a file", text=TEXT, example=EXAMPLE)
     parser.add_argument("name", metavar="NAME", help="an index that has an encoder")
-    parser.add_argument("file", metavar="FILE", help="a file to write; one that exists is replaced")
+    parser.add_argument("file", metavar="FILE", help="a file to write")
+    add_overwrite(parser)
     add_json(parser)
     add_target(parser)
 
 
 def export_encoder(args: argparse.Namespace) -> None:
     """Write an encoder to a file."""
+    check_new(args.file, args.overwrite)
     with opened(args) as database:
         index = find_index(database, args.name)
         encoder = index.encoder

@@ -76,6 +76,8 @@ def import_file(args: argparse.Namespace) -> None:
         raise from_system(error, path) from error
     kept_at = Path(args.checkpoint) if args.checkpoint else path.with_name(f"{path.name}.{args.name}.checkpoint")
     checkpoint = Checkpoint(kept_at, job)
+    if args.checkpoint:  # a file of the default name is ours
+        checkpoint.check()
     with opened(args, write=True, create=args.encoder is not None) as database:
         index = found_or_made(database, args)
         file = _open(path, index, args)

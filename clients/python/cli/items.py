@@ -6,15 +6,17 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.cli.output import confirm, counted, payload_json, payload_text, say, say_json
+from whamming.cli.output import add_overwrite, check_new, confirm, counted, payload_json, payload_text, say, say_json
 from whamming.cli.parser import Commands, FailureError, UsageError, add_json
 from whamming.cli.target import add_target, find_index, opened
 from whamming.storage import Items, export_items
+from whamming.storage.transfer.columns import ids_path
 
 GET_BATCH: Final = 40
 """Items asked for at once: what fits into an answer even where every payload is as large as it may be."""
@@ -54,6 +56,7 @@ index keeps are left out: backup has everything."""
     parser = commands("export", export, summary, text=text, example="whamming export docs docs.npz")
     parser.add_argument("name", metavar="NAME", help="an index")
     parser.add_argument("file", metavar="FILE", help="a file to write, .npz or .npy")
+    add_overwrite(parser)
     add_json(parser)
     add_target(parser)
 
@@ -107,6 +110,9 @@ def delete(args: argparse.Namespace) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Write items to a file."""
+    check_new(args.file, args.overwrite)
+    if args.file.endswith(".npy"):
+        check_new(str(ids_path(Path(args.file))), args.overwrite)
     with opened(args) as database:
         count = export_items(find_index(database, args.name), args.file)
     if args.json:

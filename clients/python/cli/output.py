@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -98,6 +100,17 @@ def share_bar(doing: str) -> Iterator[Callable[[float], None]]:
 
         yield show
         show(1.0)
+
+
+def check_new(file: str, overwrite: bool) -> None:
+    """Refuse to write to a file that exists, unless that is wanted."""
+    if not overwrite and Path(file).exists():
+        raise UsageError(f"{file} exists; give another name, or pass --overwrite to replace it")
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that lets a command replace a file."""
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
 def confirm(deed: str, yes: bool) -> bool:

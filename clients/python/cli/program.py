@@ -98,8 +98,19 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    _report_unknown_variables(args.command)
     args.run(args)
     return OK
+
+
+def _report_unknown_variables(command: str) -> None:
+    """Tell of environment variables that look like ours and are not; serve does so itself, in its log."""
+    if command == "serve" or not any(name.startswith("WHAMMING_") for name in os.environ):
+        return
+    from whamming.server.config import unknown_variables
+
+    for text in unknown_variables():
+        note(text)
 
 
 def _flush() -> None:

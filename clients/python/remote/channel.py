@@ -138,15 +138,22 @@ def shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Let several event loops of one process use gRPC without a word on the error stream.
 
     All loops watch the same socket of gRPC's poller. When it becomes readable, all are woken, one reads it, and the
-    others fail with BlockingIOError, which their loops would print with a traceback. gRPC registers its callback with a
-    loop when a channel is opened in it, so that is where this makes the callback ignore the error.
+    others fail with BlockingIOError, which their loops would print with a traceback. The one that reads passes events
+    to the loops that they belong to, and fails with RuntimeError if such a loop has been closed. Nothing is lost, since
+    each event has its own byte in the socket. gRPC registers its callback with a loop when a channel is opened in it,
+    so that is where this makes the callback ignore both errors.
     """
     add_reader = loop.add_reader
 
     def add_patient_reader(fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         def read() -> None:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 callback(*args)
+            except BlockingIOError:
+                pass
+            except RuntimeError as error:
+                if "closed" not in str(error):
+                    raise
 
         add_reader(fd, read)
 

@@ -44,9 +44,9 @@ class Portal:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. Interrupting the wait cancels it."""
-        if self._ended:
+        if not self._is_usable():
             call.close()
-            raise _ended_error()
+            raise self._unusable()
         tasks: list[asyncio.Task[T]] = []
         done = threading.Lock()  # much cheaper than a concurrent future
         done.acquire()
@@ -74,8 +74,8 @@ class Portal:
         """
         if progress is None:
             return self.run(call(None))
-        if self._ended:
-            raise _ended_error()
+        if not self._is_usable():
+            raise self._unusable()
         tasks: list[asyncio.Task[T]] = []
         shares: queue.SimpleQueue[float | None] = queue.SimpleQueue()
 
@@ -98,29 +98,33 @@ class Portal:
             while (piece := self.run(next_or_none(pieces))) is not None:
                 yield piece
         finally:
-            if not self._ended:
+            if self._is_usable():
                 self.run(pieces.aclose())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine that closes something. While the interpreter exits, everything is closed already."""
-        if self._ended:
-            call.close()
-        else:
+        if self._is_usable():
             self.run(call)
+        else:
+            call.close()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call a function in the loop, without waiting for it."""
-        if not self._ended:
+        if self._is_usable():
             self.loop.call_soon_threadsafe(call)
+
+    def _is_usable(self) -> bool:
+        return not self._ended and self.process == os.getpid()
+
+    def _unusable(self) -> ClosedError:
+        if self._ended:
+            return ClosedError("the interpreter is exiting and has closed all connections; use them before it exits")
+        return forked_error()
 
 
 async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
     """Return the next piece; None at the end."""
     return await anext(pieces, None)
-
-
-def _ended_error() -> ClosedError:
-    return ClosedError("the interpreter is exiting and has closed all connections; use them before it exits")
 
 
 async def _cancel_others() -> None:
@@ -137,9 +141,19 @@ _portal_lock = threading.Lock()
 
 
 def shared_portal() -> Portal:
-    """Return the one portal of this process; a forked process gets its own."""
+    """Return the one portal of this process. Raises :class:`ClosedError` in a fork of a process that has one."""
     global _portal
+    if _portal is not None and _portal.process != os.getpid():  # its lock may have been held when the process forked
+        raise forked_error()
     with _portal_lock:
-        if _portal is None or _portal.process != os.getpid():
+        if _portal is None:
             _portal = Portal()
         return _portal
+
+
+def forked_error() -> ClosedError:
+    """Return the error of using a connection, or gRPC at all, after a fork."""
+    return ClosedError(
+        "this process was forked from one that had connected to a server, and gRPC does not work after that; start "
+        "processes by the 'spawn' method, or connect in the new processes only"
+    )

@@ -17,6 +17,7 @@ from whamming.remote.queries import MAX_K
 from whamming.remote.retries import Retries
 from whamming.remote.session import Inbox, Session
 from whamming.remote.status import local_only
+from whamming.storage import ClosedError
 from whamming.storage.verbs import verb
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column
@@ -68,11 +69,14 @@ class Search(AsyncSearchVerbs):
         self._pending: list[Hit] = []
         self._bound = -np.inf
         self._ended = k == 0
+        self.closed = False
+        """No hit is returned any more."""
         self._end: QueryEnd | None = None
 
     def __repr__(self) -> str:
         """Describe the search in a line."""
-        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{', ended' if self._ended else ''})"
+        state = ", closed" if self.closed else ", ended" if self._ended else ""
+        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{state})"
 
     @verb
     async def __aenter__(self) -> Self:
@@ -92,6 +96,7 @@ class Search(AsyncSearchVerbs):
 
     @verb
     async def __anext__(self) -> Hit:
+        self._check_open()
         if not self._pending:
             ids, distances, kept = await self._chunk()
             if not len(ids):
@@ -101,12 +106,13 @@ class Search(AsyncSearchVerbs):
 
     def ready(self) -> Hit | None:
         """Return the next hit if it has arrived already."""
-        return self._pending.pop() if self._pending else None
+        return self._pending.pop() if self._pending and not self.closed else None
 
     @verb
     async def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         if budget is not None:
             raise local_only("a budget per call", "search_batch takes one")
+        self._check_open()
         if as_whole("n", n) < 0:
             raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
         parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []
@@ -154,10 +160,14 @@ class Search(AsyncSearchVerbs):
 
     @verb
     def close(self) -> None:
-        self._ended = True
+        self._ended = self.closed = True
         if self._inbox is not None:
             self._inbox = None
             self._connection.session.forget(self._query_id)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the search is closed; start a new one")
 
     async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
         """Return the next hits that arrive; none at the end."""

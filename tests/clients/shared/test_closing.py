@@ -137,3 +137,17 @@ def test_an_index_in_a_with_block(place: Place, database: AnyDatabase, name: str
             use()
     if place.kind != "ram":
         assert len(database.index(name)) == 2
+
+
+def test_a_closed_search_returns_no_more_hits(twin: Twin) -> None:
+    """Not even those that have arrived already."""
+    left = twin.index.search(ZERO)
+    next(left)
+    left.close()
+    with twin.index.search(ZERO) as unread:
+        pass
+    for search in (left, unread):
+        assert "closed" in repr(search)
+        for use in (lambda: next(search), lambda: search.next(1), search.all, lambda: list(search)):  # noqa: B023
+            with pytest.raises(ClosedError, match="search is closed"):
+                use()

@@ -1,0 +1,172 @@
+"""Mistakes that cost data, time or a traceback before: each is refused at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whamming
+from tests.serving import ServerProcess
+from whamming.cli import main
+from whamming.native import InvalidArgumentError
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as server:
+        with whamming.connect(server.address) as database:
+            docs = database.create_index("docs", 8)
+            docs.upsert(np.arange(200), np.arange(200, dtype=np.uint8)[:, None])
+        yield server
+
+
+# -- paths ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["127.0.0.1:7777", "localhost:1", "[::1]:7777", ":memry:", "::"])
+def test_an_address_is_not_taken_for_a_directory(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"\./"):
+        whamming.open(path)
+    assert list(tmp_path.iterdir()) == []
+    with whamming.open(f"./{path}") as database:
+        database.create_index("docs", 8)
+    with whamming.open(path) as database:
+        assert database.list_indexes() == ["docs"], "one that exists is opened"
+
+
+# -- connecting -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["timeout", "retry_seconds"])
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "5", None])
+@pytest.mark.parametrize("connect", [whamming.connect, whamming.aio.connect])
+def test_times_are_checked(connect: Any, seconds: Any, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{name} = .*seconds"):
+        connect("127.0.0.1:1", **{name: seconds})
+
+
+@pytest.mark.parametrize("tls", ["ca.pem", None, 1])
+@pytest.mark.parametrize("connect", [whamming.connect, whamming.aio.connect])
+def test_a_file_is_not_taken_for_tls(connect: Any, tls: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="Tls"):
+        connect("127.0.0.1:1", tls=tls)
+
+
+def test_a_forked_process_is_told_that_it_cannot_use_the_connection(server: ServerProcess) -> None:
+    """It would wait forever: the threads that its calls need were not forked."""
+    script = """
+import multiprocessing, sys
+import numpy as np
+import whamming
+
+def use(act):
+    try:
+        act()
+    except whamming.StorageError as error:
+        return f"{type(error).__name__} {'spawn' in str(error)}"
+
+with whamming.connect(sys.argv[1]) as database:
+    index = database.index("docs")
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    acts = (lambda: index.search(np.zeros(1, dtype=np.uint8), k=1).all(), lambda: whamming.connect(sys.argv[1]))
+    child = context.Process(target=lambda: answers.put([use(act) for act in acts]))
+    child.start()
+    print(*answers.get(timeout=30))
+    child.join(30)
+    print(len(index), child.exitcode)
+"""
+    done = subprocess.run([sys.executable, "-c", script, server.address], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["ClosedError True ClosedError True", "200 0"], done.stderr
+
+
+def test_event_loops_that_are_closed_leave_no_traceback(server: ServerProcess) -> None:
+    """A blocking client reads the events of all loops, also of those that were closed with a search under way."""
+    script = """
+import asyncio, sys
+import numpy as np
+import whamming
+address = sys.argv[1]
+blocking = whamming.connect(address)
+async def leave():
+    async with whamming.aio.connect(address) as database:
+        docs = await database.index("docs")
+        async for hit in docs.search(np.zeros(1, dtype=np.uint8)):
+            break
+for _ in range(15):
+    asyncio.run(leave())
+    assert len(blocking.index("docs")) == 200
+blocking.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script, server.address], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> Path:
+    path = tmp_path / "codes.npy"
+    np.save(path, np.arange(50, dtype=np.uint8)[:, None])
+    return path
+
+
+def run(server: ServerProcess, *words: object) -> int:
+    return main([*map(str, words), "--server", server.address])
+
+
+def test_a_checkpoint_does_not_replace_another_file(
+    server: ServerProcess, codes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "notes.json"
+    other.write_text('{"rows": 3}')
+    for file in (codes, other):
+        before = file.read_bytes()
+        assert run(server, "import", "docs", codes, "--checkpoint", file) == 1
+        assert str(file) in capsys.readouterr().err
+        assert file.read_bytes() == before
+    assert run(server, "import", "docs", codes, "--checkpoint", tmp_path / "new") == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_export_does_not_replace_a_file_unless_told_to(
+    server: ServerProcess, codes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = codes.read_bytes()
+    assert run(server, "export", "docs", codes) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert codes.read_bytes() == before
+    (tmp_path / "other.ids.npy").write_bytes(b"mine")
+    assert run(server, "export", "docs", tmp_path / "other.npy") == 2
+    assert run(server, "export", "docs", codes, "--overwrite") == 0
+    assert codes.read_bytes() != before
+
+
+def test_an_encoder_does_not_replace_a_file_unless_told_to(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with whamming.connect(server.address) as database:
+        database.create_index("vectors", encoder="sign", dim=8, exist_ok=True)
+    file = tmp_path / "encoder"
+    assert run(server, "encoder", "vectors", file) == 0
+    assert run(server, "encoder", "vectors", file) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert run(server, "encoder", "vectors", file, "--overwrite") == 0
+
+
+def test_a_misspelt_variable_is_reported_by_every_command(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WHAMMING_SERVR", "somewhere:1")
+    assert run(server, "list") == 0
+    said = capsys.readouterr().err
+    assert "WHAMMING_SERVR" in said
+    assert "WHAMMING_SERVER" in said
