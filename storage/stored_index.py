@@ -121,16 +121,16 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
-        batch = self.batch(deletes=ids)
-        existing = int(self.snapshot().exists(np.unique(batch.deletes)).sum())
-        self.write(batch, durability)
-        return existing
+        return self._write(self.batch(deletes=ids), durability)
 
     @verb
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
+        self._write(batch, durability)
+
+    def _write(self, batch: WriteBatch, durability: Durability | None) -> int:
         if durability is not None:
             check_choice("durability", durability, ("fsync", "async"))
-        self.store.write(batch, durability)
+        return self.store.write(batch, durability)
 
     @verb
     def get(self, ids: ArrayLike) -> Items:

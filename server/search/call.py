@@ -22,7 +22,7 @@ from whamming.server.search.searcher import Searcher
 from whamming.server.search.send_buffer import SendBuffer
 from whamming.v1 import search_pb2
 from whamming.wire.fields import FieldError
-from whamming.wire.service_errors import OverloadedError
+from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
 """Of requests with queries under way on one call. A single request may have more."""
@@ -241,5 +241,9 @@ class SearchCall:
         self._searcher.resume(woken)
 
     def _finish_if_done(self) -> None:
-        if not self._queries and (self._draining or not self._reading):
+        if self._queries:
+            return
+        if not self._reading:
             self.buffer.finish()
+        elif self._draining:  # the client may have sent queries that have not arrived
+            self.buffer.finish(last=UnavailableError("the server is shutting down; send the queries again"))

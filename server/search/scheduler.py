@@ -60,8 +60,9 @@ class Job(Protocol):
 
 J = TypeVar("J", bound=Job)
 Run = Callable[[Sequence[J], float], Sequence[J]]
-"""Runs some jobs of one group, or a job of none, for about so many seconds; returns those that have more to do now.
-Those that wait for something are submitted again by whoever wakes them. Must not raise."""
+"""Runs some jobs of one group, or a job of none, and is given the length of a slice. Returns the jobs that have more to
+do now: a job of no group that has begun, or those of a group that were not run because the others took too long. Jobs
+that wait for something are submitted again by whoever wakes them. Must not raise."""
 
 
 class Flow:
@@ -176,9 +177,13 @@ class Scheduler(Generic[J]):
             again = bool(jobs) and len(self._workers) == 1
             if self._heap and self._idle and not again:  # it wakes the next one, if there is more to do
                 self._work.notify()
-        if jobs:
-            self._execute(jobs, estimate)
-        return again and bool(self._heap)
+        if not jobs:
+            return False
+        self._execute(jobs, estimate)
+        with self._lock:  # some of them may be left
+            if self._heap and self._idle and not again:
+                self._work.notify()
+            return again and bool(self._heap)
 
     def _next_is_short(self) -> bool:
         """Return whether the next job is known to take a moment only. Called with the lock held."""
@@ -294,12 +299,15 @@ class Scheduler(Generic[J]):
             again = ()
         used = time.perf_counter() - start
         if estimate is not None:
-            estimate.add(used, len(jobs))
+            estimate.add(used, max(len(jobs) - len(again), 1))
         with self._lock:
             self._busy -= 1
             share = used / len(jobs)
             for job in jobs:
                 job.flow.used += share
-            for job in again:  # nobody has to be woken: this worker takes a job next
-                job.flow.begun.append(job)
+            for job in reversed(again):  # nobody has to be woken: this worker takes a job next
+                if job.group is None:
+                    job.flow.begun.append(job)
+                else:
+                    job.flow.fresh.appendleft(job)
                 self._enqueue(job.flow)

@@ -23,7 +23,7 @@ from whamming.server.search.options import Options
 from whamming.server.search.query import Query, QueryCursor, SnapshotLease, State
 from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
 from whamming.server.search.results import End, Results
-from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.server.search.scheduler import LONE_SLICES, Flow, Scheduler
 from whamming.storage import Database, Snapshot, StoredIndex
 from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.wire.fields import FieldError, in_field
@@ -32,6 +32,8 @@ QUICK_SECONDS: Final = 0.004
 """Queries of an index form groups if each takes at most so long."""
 SWEEP_SECONDS: Final = 1.2e-9
 """What a sweep takes per code and 64 bits, at worst."""
+PIECE_SECONDS: Final = 0.004
+"""Queries of a group are searched so long at a time. In between it is seen whether they take longer than expected."""
 MAX_INDEXES: Final = 10_000
 MAX_WAITING: Final = 1024
 """Queries of a call that hold a cursor while they wait for credit."""
@@ -98,8 +100,7 @@ class Searcher:
         first = queries[0]
         if first.group is None:
             return self._search_alone(first, seconds)
-        self._search_together(queries)
-        return ()
+        return self._search_together(queries, LONE_SLICES * seconds)
 
     # -- one query with a cursor ---------------------------------------------------------------------------------------
 
@@ -176,36 +177,58 @@ class Searcher:
 
     # -- several queries in one call of the engine ---------------------------------------------------------------------
 
-    def _search_together(self, queries: Sequence[Query]) -> None:
+    def _search_together(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
+        """Search queries of one group for about so many seconds at most. Returns those that were not searched."""
         wanted = [query for query in queries if query.take(needs_room=True)]
         if not wanted:
-            return
+            return ()
         try:
             index, snapshot = self._open(wanted[0].request.index)
         except Exception as error:
             _fail(wanted, error)
-            return
+            return ()
+        left: list[Query] = []
         for some, costs in _with_costs(list(_checked(wanted, index)), index):
-            self._search_group([query for _, run in some for query in run], costs, snapshot)
+            left += self._search_group([query for _, run in some for query in run], costs, snapshot, seconds)
+        return [query for query in left if query.leave() is State.WAITING]
 
-    def _search_group(self, queries: Sequence[Query], costs: Costs, snapshot: Snapshot) -> None:
+    def _search_group(
+        self, queries: Sequence[Query], costs: Costs, snapshot: Snapshot, seconds: float
+    ) -> Sequence[Query]:
         options = queries[0].request.options
         assert options.k is not None
         try:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
-            batch.run(0, len(queries))
+            done = _run_for(batch, len(queries), seconds)
             answers = GroupAnswers(batch, options, len(snapshot))
         except Exception as error:
             _fail(queries, error)
-            return
+            return ()
         first = 0
-        for call, run in groupby(queries, key=attrgetter("call")):
+        for call, run in groupby(queries[:done], key=attrgetter("call")):
             same = list(run)
             try:
                 call.send(answers.of(same, first))
             except Exception as error:
                 _fail(same, error)
             first += len(same)
+        return queries[done:]
+
+
+def _run_for(batch: Batch, count: int, seconds: float) -> int:
+    """Search the first queries of a batch until ``seconds`` have passed, or all ``count``; returns how many.
+
+    It starts with one query and adapts: how long others of a group took says little about queries with other costs.
+    """
+    start = now = time.perf_counter()
+    done, size = 0, 1
+    while done < count and now - start < seconds:
+        last = min(done + size, count)
+        batch.run(done, last)
+        before, now = now, time.perf_counter()
+        each = max(now - before, 1e-9) / (last - done)
+        done, size = last, max(1, min(4 * size, int(PIECE_SECONDS / each)))
+    return done
 
 
 def _fail(queries: Sequence[Query], error: Exception) -> None:

@@ -38,6 +38,7 @@ class SendBuffer:
         self._finished = False
         self._discarding = False
         self._error: BaseException | None = None
+        self._last_error: BaseException | None = None
 
     def put(self, results: Results) -> None:
         """Add results. Called with the lock held. Never refuses: queries look for room first."""
@@ -73,8 +74,13 @@ class SendBuffer:
         if writer is not None:
             _resolve(writer)
 
-    def finish(self, error: BaseException | None = None) -> None:
-        """Let :meth:`take` end: with an error at once, else after what waits. Called with the lock held."""
+    def finish(self, error: BaseException | None = None, last: BaseException | None = None) -> None:
+        """Let :meth:`take` end: with ``error`` at once, else after what waits, with ``last`` if it is given.
+
+        Called with the lock held.
+        """
+        if not self._finished:
+            self._last_error = last
         self._finished = True
         self._error = self._error or error
         self._wake()
@@ -90,6 +96,9 @@ class SendBuffer:
                         self._error = None  # its traceback leads here: together they would outlive the call
                 if self._waiting:
                     return self._gather()
+                if self._last_error is not None:
+                    self._error, self._last_error = self._last_error, None
+                    continue
                 if self._finished:
                     return []
                 reader = self._reader = self._loop.create_future()

@@ -169,6 +169,8 @@ class LmdbJournal:
             except lmdb.ReadersFullError:
                 log.warning("%s: too many snapshots are in use; a new segment stays in memory meanwhile", self._path)
                 return {}
+            if read_manifest(reader.txn)["generation"] != self._generation:
+                return {}  # another process has just changed the segments: the next refresh reads everything
             found = {number: reader.segment(self.settings, number) for number in segment_numbers(self._manifest)}
             self._pinned = reader.txn.id()
             return found

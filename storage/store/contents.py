@@ -45,6 +45,11 @@ class Change:
     """Sorted. None: the batch is small."""
     run: LivePart | None = None
 
+    @property
+    def only_deletes(self) -> bool:
+        """The batch has no items to upsert."""
+        return len(self.batch.upserts) == 0
+
     @classmethod
     def of(cls, settings: IndexSettings, batch: WriteBatch) -> Change:
         """Prepare a batch; builds the run of a large one."""
@@ -96,6 +101,17 @@ class Contents:
             return after if after.pending_rows < PENDING_ROWS else after.apply_pending()
         after = self.apply_pending()._applied(change.touched, change.run)
         return after.replace(**self._counts([change.batch]))
+
+    def with_deletes(self, change: Change) -> tuple[Contents, int]:
+        """Return the contents after a change that only deletes, and how many of its items there were."""
+        before = self.apply_pending()
+        after = before.with_change(change).apply_pending()
+        return after, before.live - after.live
+
+    @property
+    def live(self) -> int:
+        """Items, without those of pending batches."""
+        return sum(part.live for part in (*self.sealed, *self.frozen, *self.runs))
 
     def with_pending(self, batches: Sequence[WriteBatch]) -> Contents:
         """Return the contents after some batches, which :meth:`apply_pending` brings in."""

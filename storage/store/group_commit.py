@@ -25,6 +25,8 @@ class QueuedWrite:
         self.change = change
         self.thread = threading.get_ident()
         self.done = False
+        self.removed = 0
+        """Items that it removed, if it only deletes."""
         self.error: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -54,10 +56,10 @@ class GroupCommit:
             taken, self._queue = self._queue, []
         return taken
 
-    def write(self, change: Change) -> None:
+    def write(self, change: Change) -> int:
         """Return when a write is committed: by another thread, or by this one for all that have queued up.
 
-        Raises what kept it from being committed.
+        Returns how many items it removed, if it only deletes. Raises what kept it from being committed.
         """
         write = QueuedWrite(change)
         self._wait_for_commit(write)
@@ -65,6 +67,7 @@ class GroupCommit:
             raise write.error
         if not write.done:  # the thread that took it from the queue was interrupted
             raise StorageError("the commit of this write was interrupted, so it may not be stored; write it again")
+        return write.removed
 
     def _wait_for_commit(self, write: QueuedWrite) -> None:
         try:

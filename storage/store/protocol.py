@@ -88,9 +88,10 @@ class Store(Protocol):
     def snapshot(self) -> Snapshot:
         """Return an immutable view of every write that has been acknowledged."""
 
-    def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
+    def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
         """Apply a batch, all of it or nothing. When it returns, the next snapshot shows it, and with ``fsync`` a crash
-        does not lose it. Raises StorageFullError, ReadOnlyError, ClosedError."""
+        does not lose it. Returns how many items a batch that only deletes has removed; 0 for any other batch. Raises
+        StorageFullError, ReadOnlyError, ClosedError."""
 
     def flush(self) -> None:
         """Wait until every ``async`` write is durable. Raises what kept one from it."""

@@ -119,27 +119,32 @@ class SegmentedStore:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Apply a batch, all of it or nothing; concurrent writes share a commit."""
+    def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
+        """Apply a batch, all of it or nothing; concurrent writes share a commit.
+
+        Returns how many items a batch that only deletes has removed, and 0 for any other batch.
+        """
         self._check_writable()
         if len(batch) == 0:
-            return
+            return 0
         self._journal.check(batch)
         change = Change.of(self.settings, batch)
         if (durability or self.settings.durability) == "async":
-            self._write_async(change)
+            removed = self._write_async(change)
         else:
-            self._group.write(change)
+            removed = self._group.write(change)
         self._request_maintenance()
+        return removed
 
-    def _write_async(self, change: Change) -> None:
+    def _write_async(self, change: Change) -> int:
         with self._writing:
             self._check_writable()
             with self._changing:
-                self._contents = self._contents.with_change(change)
+                self._contents, removed = _after(self._contents, change)
             self._unsaved.append(change.batch)
             self._writes += 1
         self._saver.request()
+        return removed
 
     def _commit(self) -> None:
         """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
@@ -172,12 +177,15 @@ class SegmentedStore:
             contents = self._contents
             if recovered:  # the unsaved ones come after those, also if they are among them
                 contents = contents.with_pending([*recovered, *unsaved])
+            removed = []
             for write in writes:
-                contents = contents.with_change(write.change)
+                contents, count = _after(contents, write.change)
+                removed.append(count)
             self._contents, self._unsaved = contents, []
-            for write in writes:
-                self._writes += not write.done
-                write.done = True
+            for write, count in zip(writes, removed, strict=True):
+                if not write.done:
+                    self._writes += 1
+                    write.removed, write.done = count, True
 
     def _reopen(self) -> None:
         """Read segments from elsewhere if the journal wants that. Called with ``_writing`` held."""
@@ -398,3 +406,8 @@ def _background_threads() -> int:
     """Return how many threads a build in the background takes: half of the cores are left to searches."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)
+
+
+def _after(contents: Contents, change: Change) -> tuple[Contents, int]:
+    """Return the contents after a change, and how many items it has removed if it only deletes."""
+    return contents.with_deletes(change) if change.only_deletes else (contents.with_change(change), 0)

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import grpc
 import numpy as np
+import pytest
 
 from tests.native.oracle import Truth
 from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place, chunks_of
@@ -170,6 +172,15 @@ class Conversation:
         self.done()
         for _ in self.responses():
             pass
+        assert all(account.end is not None for account in self.accounts.values())
+        return self.accounts
+
+    def finish_unavailable(self) -> Mapping[int, Account]:
+        """Receive the rest of a server that shuts down: all queries end, then the call does, with UNAVAILABLE."""
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in self.responses():
+                pass
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert all(account.end is not None for account in self.accounts.values())
         return self.accounts
 

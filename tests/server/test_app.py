@@ -161,8 +161,7 @@ def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:
             start = time.monotonic()
             assert stopping.stop() == 0
             assert time.monotonic() - start < 0.5 + PATIENCE / 10
-            talk.finish()
-            assert talk.call.code() == grpc.StatusCode.OK
+            talk.finish_unavailable()
 
 
 def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
@@ -179,9 +178,7 @@ def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
             os.kill(stopping.process.pid, signal.SIGTERM)
             assert next(health).status == NOT_SERVING
             talk.grant(0, 10_000)  # there is time for one to finish
-            for _ in talk.responses():
-                pass
-            assert talk.call.code() == grpc.StatusCode.OK
+            talk.finish_unavailable()
         whole = [docs.truth(question) for question in questions]
         assert talk.accounts[0].bytes == whole[0].bytes()
         for query_id in (1, 2, 3):
@@ -215,7 +212,7 @@ def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
             assert reason_of(talk.accounts[2]) == SHUTDOWN
             talk.grant(1, 10_000)
             start = time.monotonic()
-            assert talk.finish()[1].bytes == docs.truth(question).bytes()
+            assert talk.finish_unavailable()[1].bytes == docs.truth(question).bytes()
             assert server.stop() == 0
             assert time.monotonic() - start < 15, "it stops when the last query has ended"
         server.check_log()

@@ -141,9 +141,9 @@ async def test_an_index_that_is_not_ready_is_left_to_workers(
     ran: list[int] = []
     original = bench.searcher._search_together
 
-    def search_together(queries: Sequence[Query]) -> None:
+    def search_together(queries: Sequence[Query], seconds: float) -> Sequence[Query]:
         ran.append(len(queries))
-        original(queries)
+        return original(queries, seconds)
 
     monkeypatch.setattr(bench.searcher, "_search_together", search_together)
     for query_id, ready in ((1, True), (2, False), (3, True)):

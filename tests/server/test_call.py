@@ -34,6 +34,7 @@ from whamming.v1.search_pb2 import (
     SearchResponse,
 )
 from whamming.wire.fields import FieldError
+from whamming.wire.service_errors import UnavailableError
 
 BITS = 40
 N = 500
@@ -487,15 +488,25 @@ async def test_a_draining_call_finishes_its_queries_and_takes_no_more(bench: Ben
     await call.until_ended(2)
     assert call[2].reason == results.SHUTDOWN
     call.grant(1, 10_000)
-    while await call.read_message():
-        pass
+    with pytest.raises(UnavailableError):
+        await call.until(lambda: False)
     assert call[1].hits.bytes() == whole(index, 1).bytes()
 
 
-async def test_an_idle_call_that_drains_ends(bench: Bench) -> None:
+async def test_an_idle_call_that_drains_fails_since_queries_may_be_on_their_way(bench: Bench) -> None:
     call = bench.call()
     call.search.drain()
-    assert not await call.read_message()
+    with pytest.raises(UnavailableError):
+        await call.read_message()
+
+
+async def test_a_call_without_further_requests_ends_well_when_it_drains(bench: Bench) -> None:
+    call = bench.call()
+    ask(call, 1, options=QueryOptions(k=1))
+    call.search.close_requests()
+    call.search.drain()
+    await call.finish()
+    assert call[1].reason == results.COMPLETE
 
 
 async def test_a_stopped_call_ends_its_queries_and_takes_no_more(bench: Bench) -> None:

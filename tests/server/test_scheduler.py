@@ -616,6 +616,43 @@ def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
     assert short.ended.wait(20)
 
 
+def test_jobs_of_a_group_that_were_not_run_come_first_the_next_time() -> None:
+    ran: list[str] = []
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        ran.extend(task.name for task in tasks[:2])
+        return tasks[2:]
+
+    scheduler: Scheduler[Task] = Scheduler(0, SLICE, run)
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 10)
+    flow = Flow()
+    scheduler.submit(flow, [Task(flow, group="g", name=name) for name in "abcde"])
+    for _ in range(3):
+        scheduler.dispatch()
+    assert "".join(ran) == "abcde"
+    assert not scheduler._heap
+
+
+def test_jobs_left_over_in_the_event_loop_wake_a_worker() -> None:
+    first, ended = threading.get_ident(), threading.Event()
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        if threading.get_ident() == first:
+            return tasks[1:]
+        ended.set()
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(2, SLICE, run)
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 10)
+    flow = Flow()
+    scheduler.submit(flow, [Task(flow, group="g") for _ in range(5)])
+    scheduler.dispatch()
+    assert ended.wait(20)
+    scheduler.close()
+
+
 def test_jobs_that_may_have_to_wait_are_left_to_workers() -> None:
     ran: list[Task] = []
 

@@ -101,6 +101,16 @@ async def test_the_end_wakes_the_reader() -> None:
     assert await waiting == []
 
 
+async def test_a_last_error_comes_after_what_waits() -> None:
+    shared = Shared(1000)
+    shared.put(results(1))
+    with shared.lock:
+        shared.buffer.finish(last=LookupError("over"))
+    assert await shared.take() == [1]
+    with pytest.raises(LookupError, match="over"):
+        await shared.take()
+
+
 async def test_an_error_comes_first() -> None:
     shared = Shared(1000)
     shared.put(results(1))

@@ -24,6 +24,7 @@ from tests.storage.conftest import Place
 from tests.storage.model import Model, check_answers, check_items
 from whamming import InvalidArgumentError
 from whamming.storage import Snapshot, WriterBusyError
+from whamming.storage.files.lmdb_journal import LmdbJournal
 
 BITS = 64
 NOBODY = 65534
@@ -70,6 +71,14 @@ class Worker:
     def make(self, name: str) -> list[str]:
         self.database.create_index(name, 8)
         return self.database.list_indexes()
+
+    def write(self, count: int) -> None:
+        """Commit so many writes, one item each."""
+        for i in range(count):
+            self.database.index("docs").upsert([1000 + i], codes(1))
+
+    def compact(self) -> None:
+        self.database.index("docs").compact()
 
     def close(self) -> None:
         self.database.close()
@@ -366,3 +375,34 @@ def test_a_forked_process_does_not_keep_the_writers_lock(lasting: Place) -> None
         os.close(release)
         os.close(hold)
         os.waitpid(child, 0)
+
+
+def test_segments_replaced_while_a_reader_opens_them_are_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has read what is new, and maps its segments again: in between, the writer merges them."""
+    path = tmp_path / "db"
+    with whamming.open(path) as database:
+        index = database.create_index("docs", BITS)
+        for first in (0, 10):
+            index.upsert(range(first, first + 10), codes(10))
+            index.seal()
+    writer = Process(path)
+    writer.do("open")
+    with whamming.open(path, mode="r") as database:
+        index = database.index("docs")
+        assert len(index) == 20
+        writer.do("write", 300)
+        refresh = LmdbJournal.refresh
+
+        def refresh_then_compact(journal: LmdbJournal) -> Any:
+            found = refresh(journal)
+            writer.do("compact")
+            return found
+
+        monkeypatch.setattr(LmdbJournal, "refresh", refresh_then_compact)
+        assert len(index) == 320
+        monkeypatch.undo()
+        assert len(index) == 320
+        assert len(list(index.search(np.zeros(8, dtype=np.uint8)))) == 320
+    writer.do("close")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +144,18 @@ def test_writers_wait_for_a_seal_however_many_they_are(
         assert seen
         assert maintenance.SEAL_ROWS <= seen[0] <= most
         assert len(twin.index) == THREADS * count
+
+
+def test_threads_that_delete_one_item_count_it_once(place: Place) -> None:
+    with place.open() as database:
+        index = database.create_index("docs", 8)
+        for size, durability in [(1, "fsync"), (1, "async"), (2000, "fsync")]:
+            for _ in range(10):
+                index.upsert(range(size), np.zeros((size, 1), dtype=np.uint8))
+                counts: list[int] = []
+
+                def delete(size: int = size, durability: Any = durability, counts: list[int] = counts) -> None:
+                    counts.append(index.delete(range(size), durability=durability))
+
+                in_threads(*[delete] * 4)
+                assert sum(counts) == size
