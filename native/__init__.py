@@ -1,4 +1,4 @@
-"""The engine in Python: numpy in, numpy out.
+"""The engine's Python interface: numpy arrays in, numpy arrays out.
 
 >>> import numpy as np
 >>> from whamming.native import Costs, Index

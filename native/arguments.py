@@ -1,4 +1,4 @@
-"""Checking what callers pass: numbers, plans, places. Whatever is wrong raises :class:`InvalidArgumentError`."""
+"""Checks of arguments. Each raises :class:`InvalidArgumentError` if the value is wrong."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Plan = Literal["auto", "probe", "sweep"]
 
 PLAN_NAMES: Final[tuple[Plan, ...]] = get_args(Plan)
 UNLIMITED: Final = 2**64 - 1
-"""The k of a search that hands out as many hits as the caller asks for."""
+"""The k of a search without a limit."""
 _MAX_K: Final = 2**31 - 1
 _MAX_THREADS: Final = 256
 
 
 def as_whole(name: str, value: int) -> int:
-    """Return a whole number, of numpy's kinds too, as a Python integer."""
+    """Convert a Python or numpy integer to ``int``."""
     try:
         return operator.index(value)
     except TypeError:
@@ -29,14 +29,14 @@ def as_whole(name: str, value: int) -> int:
 
 
 def check_flag(name: str, value: bool) -> bool:
-    """Return a flag, of numpy's kind too."""
+    """Convert a Python or numpy boolean to ``bool``."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidArgumentError(f"{name} = {value!r}; it must be True or False")
     return bool(value)
 
 
 def is_number(value: float) -> bool:
-    """Tell whether a value is a number, not NaN, that fits a double."""
+    """Return whether a value is a number that fits a double, and not NaN."""
     try:
         return not math.isnan(value)
     except (TypeError, OverflowError):
@@ -44,7 +44,7 @@ def is_number(value: float) -> bool:
 
 
 def check_plan(plan: str, can_probe: bool) -> None:
-    """Refuse a plan that does not exist, or that an index without tables cannot run."""
+    """Reject an unknown plan, and ``"probe"`` if there are no tables."""
     if plan not in PLAN_NAMES:
         raise InvalidArgumentError(f"plan = {plan!r}; choose one of {PLAN_NAMES}")
     if plan == "probe" and not can_probe:
@@ -52,7 +52,7 @@ def check_plan(plan: str, can_probe: bool) -> None:
 
 
 def check_radius(radius: float | None) -> None:
-    """Refuse a radius that is not a number."""
+    """Reject a radius that is neither a number nor None."""
     if radius is not None and not is_number(radius):
         raise InvalidArgumentError(f"radius = {radius!r}; it must be a number, or None for no limit")
 
@@ -65,7 +65,7 @@ def check_seconds(name: str, seconds: float) -> float:
 
 
 def check_k(k: int) -> int:
-    """Return how many hits each query of a batch gets at most."""
+    """Check the k of a batch: the maximum number of hits per query."""
     whole = as_whole("k", k)
     if not 0 <= whole <= _MAX_K:
         raise InvalidArgumentError(f"k = {k}; it must be 0 to {_MAX_K}: iterate a cursor for more")
@@ -73,7 +73,7 @@ def check_k(k: int) -> int:
 
 
 def check_wanted(k: int | None) -> int:
-    """Return how many hits a cursor hands out at most."""
+    """Check the k of a cursor: the maximum number of hits; None: ``UNLIMITED``."""
     wanted = UNLIMITED if k is None else as_whole("k", k)
     if k is not None and not 0 <= wanted < 2**63:
         raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
@@ -81,7 +81,7 @@ def check_wanted(k: int | None) -> int:
 
 
 def check_count(n: int) -> int:
-    """Return how many hits one call asks for."""
+    """Check the number of hits that one call requests."""
     whole = as_whole("n", n)
     if whole < 0:
         raise InvalidArgumentError(f"n = {n}; it must be 0 or more")
@@ -89,7 +89,7 @@ def check_count(n: int) -> int:
 
 
 def check_threads(threads: int | None) -> int:
-    """Return how many threads to run, by default one per core."""
+    """Return the number of threads to use, by default one per core."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     whole = as_whole("threads", threads)
@@ -99,7 +99,7 @@ def check_threads(threads: int | None) -> int:
 
 
 def checked_place(after: tuple[float, int]) -> tuple[float, int]:
-    """Return a place in the order of hits."""
+    """Check a position in the order of hits: (distance, id)."""
     try:
         distance, last_id = after[0], operator.index(after[1])
         if len(after) == 2 and is_number(distance) and 0 <= last_id < 2**64:

@@ -1,4 +1,4 @@
-"""How much work one call may do."""
+"""Budgets: limits on the work of one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whamming.native.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Budget:
-    """What one call may cost, about; None: no limit."""
+    """Approximate limits of one call; None: no limit."""
 
     candidates: int | None = None
     """Codes to compare."""
@@ -20,7 +20,7 @@ class Budget:
 
 
 def checked_budget(budget: Budget) -> tuple[int, float]:
-    """Return how many candidates and seconds a budget admits; 0: no limit."""
+    """Check a budget and return its candidates and seconds; 0: no limit."""
     if not isinstance(budget, Budget):
         raise InvalidArgumentError(f"budget = {budget!r}; pass a Budget(candidates=..., seconds=...), or None")
     candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)
@@ -33,7 +33,7 @@ def checked_budget(budget: Budget) -> tuple[int, float]:
 
 
 def raw_budget(budget: Budget | None) -> Any:
-    """Return a budget as the engine takes it."""
+    """Convert a budget to the engine's struct; NULL for None."""
     if budget is None:
         return ffi.NULL
     candidates, seconds = checked_budget(budget)

@@ -1,7 +1,7 @@
-"""The build backend: setuptools, after writing the C side of the cffi bindings and the Python side of the protos.
+"""The build backend: generates the cffi bindings and the protobuf modules, then calls setuptools.
 
-``pyproject.toml`` names this module, so that ``pip install .`` needs no ``setup.py``. A binding's declarations are read
-from the C header that is the engine's contract, not copied by hand: whatever is not a preprocessor line is declared.
+``pyproject.toml`` names this module, so ``pip install .`` needs no ``setup.py``. The declarations of a binding are read
+from its C header, not copied by hand: everything except comments and preprocessor lines.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from setuptools.build_meta import *
 NATIVE = Path(__file__).resolve().parent
 PROTOS = NATIVE.parent / "protos"
 GOOGLE_PROTOS = Path(grpc_tools.__file__).parent / "_proto"
-"""Of ``google/protobuf/descriptor.proto``, which grpcio-tools brings along."""
+"""Folder of ``google/protobuf/*.proto``, part of grpcio-tools."""
 
 BINDINGS = {"_engine": "engine/whamming.h", "_lab": "lab/lab.h"}
 """Module name within ``whamming.native`` -> the header that declares it."""
 
 
 def declarations(header: Path) -> str:
-    """Return what a C header declares, without preprocessor lines and comments."""
+    """Return the declarations of a C header, without preprocessor lines and comments."""
     text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
     return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def write_bindings() -> None:
-    """Write ``native/_*.c`` where the header or this file is newer."""
+    """Write ``native/_*.c`` if the header or this file is newer."""
     for module, header in BINDINGS.items():
         source = NATIVE / header
         target = NATIVE / f"{module}.c"
@@ -46,7 +46,7 @@ def write_bindings() -> None:
 
 
 def write_messages() -> None:
-    """Write ``protos/whamming/v1/*_pb2*.py`` where a proto or this file is newer."""
+    """Write ``protos/whamming/v1/*_pb2*.py`` if a proto or this file is newer."""
     sources = sorted(PROTOS.glob("whamming/v1/*.proto"))
     targets = [source.with_name(f"{source.stem}_pb2{end}") for source in sources for end in (".py", ".pyi", "_grpc.py")]
     newest = max(path.stat().st_mtime for path in (*sources, Path(__file__)))
@@ -54,11 +54,11 @@ def write_messages() -> None:
         return
     outputs = [f"--{kind}_out={PROTOS}" for kind in ("python", "pyi", "grpc_python")]
     if protoc.main(["protoc", f"-I{PROTOS}", f"-I{GOOGLE_PROTOS}", *outputs, *map(str, sources)]) != 0:
-        raise SystemExit("protoc refused the protos; see above")
+        raise SystemExit("protoc failed; see its messages above")
 
 
 def generate() -> None:
-    """Write everything that setuptools needs beside the sources."""
+    """Generate all files that setuptools needs."""
     write_bindings()
     write_messages()
 

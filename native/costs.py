@@ -1,4 +1,4 @@
-"""A query's costs: what each stored bit value adds to the distance."""
+"""The costs of a query: how much each stored bit value adds to the distance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGS, _INTS = ffi.typeof("int64_t[]"), ffi.typeof("int32_t[]")
 
 
 def check_bits(bits: int) -> int:
-    """Return ``bits`` if a code may have that many."""
+    """Return ``bits`` as an integer. Raises :class:`InvalidArgumentError` unless it is 1 to ``MAX_BITS``."""
     whole = as_whole("bits", bits)
     if not 1 <= whole <= MAX_BITS:
         raise InvalidArgumentError(f"bits = {bits}; a code has 1 to {MAX_BITS} bits")
@@ -28,7 +28,7 @@ def check_bits(bits: int) -> int:
 
 
 def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
-    """Return what a user gave as an array, or say that it cannot be one."""
+    """Convert to an array. Raises :class:`InvalidArgumentError`, naming the argument ``what``."""
     try:
         return np.asarray(values, dtype=dtype)
     except (TypeError, ValueError) as error:
@@ -36,7 +36,7 @@ def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
 
 
 def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
-    """Return packed codes as a contiguous ``uint8 [n, ceil(bits / 8)]``, or say what is wrong with them."""
+    """Check packed codes and return them as a contiguous ``uint8 [n, ceil(bits / 8)]``."""
     array = as_array(codes, what)
     width = (bits + 7) // 8
     if array.dtype != np.uint8:
@@ -51,7 +51,7 @@ def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uin
 
 
 def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
-    """Return numbers as a contiguous array that the engine reads: float32 as it is, all others as float64."""
+    """Convert to a contiguous array for the engine: float32 is kept, other types become float64."""
     array = as_array(values, what)
     if array.dtype not in _NUMBERS:
         array = as_array(array, what, _DOUBLE)
@@ -61,19 +61,19 @@ def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
 class Costs:
     """The costs of one query or of a batch, rounded once to integers.
 
-    Make one with :meth:`table`, :meth:`weights` or :meth:`hamming`. The distance of a code ``g`` to query ``i`` is
-    ``(floors[i] + sum of deltas[i, j] over the bits j where g differs from optimum[i]) / 2**exponents[i]``, and that
-    division is exact: distances are doubles without rounding error of their own.
+    Create them with :meth:`table`, :meth:`weights` or :meth:`hamming`. The distance of a code ``g`` to query ``i`` is
+    ``(floors[i] + sum of deltas[i, j] over the bits j where g differs from optimum[i]) / 2**exponents[i]``. The
+    division is exact, so distances are doubles without any further rounding.
 
     Attributes
     ----------
     bits : length of the codes.
-    single : made from one query, so that results have no batch dimension.
+    single : whether this is one query; results then have no batch dimension.
     optimum : ``uint8 [q, ceil(bits / 8)]``, the cheapest code of each query.
-    deltas : ``uint64 [q, bits]``, what it costs to differ from the cheapest code.
-    floors : ``int64 [q]``, what the cheapest code costs.
-    exponents : ``int32 [q]``, the power of two that costs were multiplied by.
-    pointers : where the engine finds these four arrays.
+    deltas : ``uint64 [q, bits]``, the cost of differing from the cheapest code in each bit.
+    floors : ``int64 [q]``, the cost of the cheapest code.
+    exponents : ``int32 [q]``, the costs were multiplied by ``2**exponents``.
+    pointers : C pointers to these four arrays.
     """
 
     __slots__ = ("bits", "deltas", "exponents", "floors", "optimum", "pointers", "single")
@@ -88,7 +88,7 @@ class Costs:
         *,
         single: bool,
     ) -> None:
-        """Wrap contiguous arrays of rounded costs; prefer the class methods."""
+        """Wrap contiguous arrays of rounded costs. Use the class methods instead."""
         self.bits = bits
         self.single = single
         self.optimum = optimum
@@ -103,7 +103,7 @@ class Costs:
         )
 
     @classmethod
-    def _room(cls, bits: int, count: int, single: bool) -> Self:
+    def _allocate(cls, bits: int, count: int, single: bool) -> Self:
         return cls(
             bits,
             np.empty((count, (bits + 7) // 8), dtype=np.uint8),
@@ -115,9 +115,9 @@ class Costs:
 
     @classmethod
     def table(cls, table: ArrayLike) -> Self:
-        """Costs from a table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: of a stored 0, and of a stored 1.
+        """Round a cost table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: the cost of a stored 0 and of a stored 1.
 
-        Any finite values, negative ones too. float32 and float64 arrays are read in place.
+        Costs may be negative, but must be finite. float32 and float64 arrays are read in place.
         """
         array = as_numbers(table, "costs")
         single = array.ndim == 2
@@ -125,7 +125,7 @@ class Costs:
             raise InvalidArgumentError(f"the cost table has shape {array.shape}; it must be [bits, 2] or [q, bits, 2]")
         bits = check_bits(array.shape[-2])
         count = 1 if single else len(array)
-        costs = cls._room(bits, count, single)
+        costs = cls._allocate(bits, count, single)
         failed = ffi.new("size_t *")
         number = _NUMBERS[array.dtype]
         status = lib.wh_costs_round_tables(ffi.from_buffer(array), number, bits, count, *costs.pointers, failed)
@@ -142,11 +142,11 @@ class Costs:
 
     @classmethod
     def weights(cls, code: ArrayLike, weights: ArrayLike) -> Self:
-        """Costs from a query code and what a mismatch of each bit costs.
+        """Round the costs of a query code with weights: the cost of a mismatch in each bit.
 
-        ``code``: packed ``uint8 [ceil(bits / 8)]`` or ``[q, ...]``; ``weights``: ``[bits]``, shared by all queries, or
-        ``[q, bits]``. A negative weight makes differing cheaper than agreeing. float32 and float64 arrays are read in
-        place.
+        ``code``: packed ``uint8 [ceil(bits / 8)]``, or ``[q, ...]``. ``weights``: ``[q, bits]``, or ``[bits]`` to share
+        them among all queries. A negative weight makes a mismatch cheaper than a match. float32 and float64 arrays are
+        read in place.
         """
         mismatch = as_numbers(weights, "weights")
         shared_weights = mismatch.ndim == 1
@@ -162,7 +162,7 @@ class Costs:
                 f"{len(codes)} query codes but {len(mismatch)} rows of weights; give one row of weights per code, "
                 "or one for all"
             )
-        costs = cls._room(bits, count, single=one_code and shared_weights)
+        costs = cls._allocate(bits, count, single=one_code and shared_weights)
         failed = ffi.new("size_t *")
         status = lib.wh_costs_round_weights(
             ffi.from_buffer(_BYTES, codes),
@@ -187,10 +187,12 @@ class Costs:
 
     @classmethod
     def join(cls, several: Sequence[Costs]) -> Self:
-        """Put costs of the same number of bits together to one batch, in their order."""
+        """Concatenate costs for the same number of bits to one batch."""
         lengths = {costs.bits for costs in several}
         if len(lengths) != 1:
-            raise InvalidArgumentError(f"costs for {sorted(lengths)} bits; a batch has at least one query, all alike")
+            raise InvalidArgumentError(
+                f"costs for {sorted(lengths)} bits; give at least one, all for the same number of bits"
+            )
         return cls(
             lengths.pop(),
             np.concatenate([costs.optimum for costs in several]),
@@ -202,17 +204,19 @@ class Costs:
 
     @classmethod
     def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
-        """Plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``; by default 8 bits a byte."""
+        """Return the costs of plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``.
+
+        ``bits``: by default 8 per byte.
+        """
         array = as_array(code, "query codes")
         width = array.shape[-1] if array.ndim else 0
         return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.floors)
 
     def __getitem__(self, query: int | slice) -> Costs:
-        """Return one query of a batch, or a smaller batch."""
+        """Return one query, or a slice as a smaller batch."""
         single = not isinstance(query, slice)
         if not isinstance(query, slice):
             i = range(len(self))[query]
@@ -227,5 +231,4 @@ class Costs:
         )
 
     def __repr__(self) -> str:
-        """Say how many queries of how many bits these are."""
         return f"Costs({len(self)} x {self.bits} bits)"

@@ -1,4 +1,4 @@
-"""One search at work: hits come out in order of (distance, id), each as soon as it is proven."""
+"""Cursors: a search that returns hits in order of (distance, id), each as soon as it is proven."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ if TYPE_CHECKING:
     from whamming.native.view import View
 
 Payloads = Callable[[NDArray[np.uint64]], Sequence[bytes]]
-"""From ids to what is kept with them."""
+"""Looks up the payloads of ids."""
 StopReason = Literal["more", "exhausted", "budget", "cancelled"]
 
 _STOPS: Final[tuple[StopReason, ...]] = ("more", "exhausted", "budget", "cancelled")
-_CHUNK: Final = 64
-"""Hits that iterating takes from the engine at a time, at most."""
+_MAX_CHUNK: Final = 64
+"""Maximum number of hits that iteration takes from the engine at a time."""
 
 
 class Hit(NamedTuple):
-    """A code found: its id, and its distance to the query."""
+    """An item that was found: its id and its distance to the query."""
 
     id: int
     distance: float
     payload: bytes = b""
-    """What is kept with the item, where it was asked for."""
+    """The item's payload, if it was requested."""
 
     def __repr__(self) -> str:
-        """Describe the hit in a line; a long payload is cut."""
+        """Describe the hit in a line; long payloads are truncated."""
         kept = f", payload={shortened(self.payload)}" if self.payload else ""
         return f"Hit(id={self.id}, distance={self.distance}{kept})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         kept = [shortened(self.payload)] if self.payload else []
         return table(("id", "distance", "payload")[: 2 + len(kept)], [[str(self.id), self.distance, *kept]])
 
@@ -51,8 +50,8 @@ class Hit(NamedTuple):
 class Cursor:
     """A search of one query. Use it in a ``with`` block, or call :meth:`close`.
 
-    Iterating yields :class:`Hit` after :class:`Hit` for as long as the caller wants. One thread at a time may use a
-    cursor; :meth:`cancel` alone may be called from another.
+    Iteration yields one :class:`Hit` at a time. One thread at a time may use a cursor; only :meth:`cancel` may be
+    called from another thread.
     """
 
     def __init__(
@@ -66,29 +65,27 @@ class Cursor:
         after: tuple[float, int] | None = None,
         payloads: Payloads | None = None,
     ) -> None:
-        """Start the search; prefer :meth:`View.cursor` or :meth:`Index.cursor`."""
+        """Start the search. Use :meth:`View.cursor` or :meth:`Index.cursor` instead."""
         handle = ffi.new("wh_cursor **")
         search = describe_searches(costs, k, radius, plan, after)
         check(lib.wh_cursor_open(view._raw, len(view.parts), search, handle), "starting a search")
         self._view = view  # keeps the arrays alive
         self._handle: Any = ffi.gc(handle[0], lib.wh_cursor_close)
-        self._left = k
+        self._remaining = k
         self._payloads = payloads
         self._pending: list[Hit] = []
         self._chunk = 1
         self.stop: StopReason = "more"
-        """Why the last :meth:`next` returned."""
+        """Why the last call of :meth:`next` returned."""
 
     def __enter__(self) -> Self:
-        """Return the cursor itself."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Close the cursor."""
         self.close()
 
     def close(self) -> None:
-        """Free what the search holds. Closing twice is fine."""
+        """Free the memory of the search. May be called more than once."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
@@ -96,12 +93,12 @@ class Cursor:
     def next(
         self, n: int, *, budget: Budget | None = None, eager: bool = False
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits, all proven; fewer where :attr:`stop` says why.
+        """Return the ids and distances of the next ``n`` hits, all proven. If there are fewer, :attr:`stop` says why.
 
-        ``eager``: return as soon as at least one is proven.
+        ``eager``: return as soon as at least one hit is proven.
         """
         n = check_count(n)
-        if self._pending:  # iterating has taken these from the engine already
+        if self._pending:  # iteration has already taken these from the engine
             early = self._pending[-n:][::-1] if n else []
             del self._pending[len(self._pending) - len(early) :]
             ids = np.array([hit.id for hit in early], dtype=np.uint64)
@@ -110,7 +107,7 @@ class Cursor:
                 return ids, distances
             more_ids, more_distances = self.next(n - len(early), budget=budget)
             return np.concatenate([ids, more_ids]), np.concatenate([distances, more_distances])
-        n = min(n, self._left, self._view.n)
+        n = min(n, self._remaining, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
         count = ffi.new("size_t *")
@@ -129,14 +126,17 @@ class Cursor:
             "searching",
         )
         self.stop = _STOPS[stop[0]]
-        if self._left != UNLIMITED:
-            self._left -= count[0]
+        if self._remaining != UNLIMITED:
+            self._remaining -= count[0]
         return ids[: count[0]], distances[: count[0]]
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the best ``n`` hits known but not handed out: what a search out of budget can say beyond its proof."""
+        """Return the best ``n`` hits known so far that have not been returned, proven or not.
+
+        After a budget has run out, these are the best guess at the rest of the answer.
+        """
         n = check_count(n)
-        n = min(n, self._left, self._view.n)
+        n = min(n, self._remaining, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
         count = ffi.new("size_t *")
@@ -153,14 +153,12 @@ class Cursor:
         return ids[: count[0]], distances[: count[0]]
 
     def __iter__(self) -> Self:
-        """Return the cursor itself."""
         return self
 
     def __next__(self) -> Hit:
-        """Return the next hit, as soon as it is proven."""
         if not self._pending:
             ids, distances = self.next(self._chunk, eager=True)
-            self._chunk = min(2 * self._chunk, _CHUNK)
+            self._chunk = min(2 * self._chunk, _MAX_CHUNK)
             kept = [b""] * len(ids) if self._payloads is None else self._payloads(ids)
             self._pending = [Hit(*hit) for hit in zip(ids.tolist(), distances.tolist(), kept, strict=True)][::-1]
             if not self._pending:
@@ -169,25 +167,25 @@ class Cursor:
 
     @property
     def exhausted(self) -> bool:
-        """Every hit that k and radius admit has been handed out by :meth:`next`."""
+        """Whether all hits within k and radius have been taken from the engine."""
         return self.stop == "exhausted"
 
     @property
     def lower_bound(self) -> float:
-        """No code of the index that was not handed out is nearer than this; infinity when all were."""
+        """No item that has not been returned is nearer than this; infinity if none is left."""
         if self._pending:
             return self._pending[-1].distance
         return float(lib.wh_cursor_bound(self._open))
 
     @property
     def stats(self) -> Stats:
-        """What the search has cost so far."""
-        stats = BatchStats.room(1)
+        """Statistics of the search so far."""
+        stats = BatchStats.allocate(1)
         lib.wh_cursor_stats(self._open, stats.pointer)
         return stats[0]
 
     def cancel(self) -> None:
-        """Make the running or next :meth:`next` stop soon. May be called from any thread."""
+        """Make a running or later :meth:`next` return soon. May be called from any thread."""
         lib.wh_cursor_cancel(self._open)
 
     @property

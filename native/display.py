@@ -1,4 +1,4 @@
-"""Results as a notebook shows them: small HTML tables."""
+"""HTML tables for notebooks, and short texts for ``repr``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_ROWS: Final = 20
-"""Rows of a table that are shown."""
+"""Maximum number of rows that a notebook shows."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
-    """Return an HTML table, with a note below it. Every value is escaped."""
+    """Return an HTML table with a note below it. All values are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
     below = f"<div>{html.escape(note)}</div>" if note else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def shortened(payload: bytes, most: int = 32) -> str:
-    """Return the first bytes of a payload as Python writes them, and how many there are."""
-    return repr(payload) if len(payload) <= most else f"{payload[:most]!r}... ({len(payload)} bytes)"
+def shortened(payload: bytes, limit: int = 32) -> str:
+    """Return the repr of a payload; a longer one is truncated to ``limit`` bytes and its length added."""
+    return repr(payload) if len(payload) <= limit else f"{payload[:limit]!r}... ({len(payload)} bytes)"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, singular or plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

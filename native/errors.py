@@ -1,10 +1,10 @@
-"""What the engine refuses, and why.
+"""The errors that the engine raises.
 
 ::
 
     WhammingError
-    ├── InvalidArgumentError (also a ValueError)   a value outside its limits; the message names both, and the remedy
-    ├── CorruptIndexError                          arrays that contradict themselves, or of an unknown format
+    ├── InvalidArgumentError (also a ValueError)   a value is out of range; the message has value, limit and remedy
+    ├── CorruptIndexError                          the arrays are inconsistent, or have an unknown format
     └── OutOfMemoryError (also a MemoryError)      the engine could not allocate
 """
 
@@ -14,19 +14,19 @@ from whamming.native._engine import ffi, lib
 
 
 class WhammingError(Exception):
-    """The root of every error that Whamming raises on purpose."""
+    """Base class of all errors that Whamming raises deliberately."""
 
 
 class InvalidArgumentError(WhammingError, ValueError):
-    """A value is outside its limits."""
+    """A value is out of range or of the wrong type."""
 
 
 class CorruptIndexError(WhammingError):
-    """An index's arrays contradict themselves, or have a format that this version does not read."""
+    """The arrays of an index are inconsistent, or have a format that this version does not read."""
 
 
 class OutOfMemoryError(WhammingError, MemoryError):
-    """The engine could not allocate the memory that it needs."""
+    """The engine could not allocate memory."""
 
 
 _BY_STATUS: dict[int, type[WhammingError]] = {
@@ -36,8 +36,8 @@ _BY_STATUS: dict[int, type[WhammingError]] = {
 }
 
 
-def check(status: int, doing: str) -> None:
-    """Raise the error that an engine status stands for; ``doing`` says what was tried."""
+def check(status: int, action: str) -> None:
+    """Raise the error of an engine status, unless it is ``WH_OK``. The message starts with ``action``."""
     if status != lib.WH_OK:
         text = ffi.string(lib.wh_status_text(status)).decode()
-        raise _BY_STATUS.get(status, InvalidArgumentError)(f"{doing}: {text}")
+        raise _BY_STATUS.get(status, InvalidArgumentError)(f"{action}: {text}")

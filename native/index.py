@@ -1,4 +1,4 @@
-"""An index of binary codes, and searching it."""
+"""Build, open and search an index of binary codes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Buckets = Literal["compact", "fast"]
 Simd = Literal["portable", "neon", "avx2", "avx512"]
 
 ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "groups", "directory", "postings", "entries")
-"""The flat arrays that an index consists of, in the engine's order."""
+"""Names of an index's flat arrays, in the engine's order."""
 
-WHOLLY_COVERED: Final = 256
-LONG_COVERED: Final = 128
-"""Codes longer than WHOLLY_COVERED bits have tables over their first LONG_COVERED bits only: such searches sweep, and a
-few tables are enough to start them with good candidates."""
+MAX_FULLY_COVERED_BITS: Final = 256
+COVERED_BITS_OF_LONG_CODES: Final = 128
+"""Codes longer than MAX_FULLY_COVERED_BITS have tables over their first COVERED_BITS_OF_LONG_CODES bits only. Searches
+of such codes sweep; a few tables are enough to find good candidates for the start."""
 
 _ALL: Final = slice(None)
 _LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}
@@ -41,37 +41,36 @@ _SIMD: dict[Simd, int] = {
 
 
 def choose_substring_bits(n: int, bits: int) -> int:
-    """Return the substring length that an index of ``n`` codes gets by default.
+    """Return the default substring length of an index of ``n`` codes.
 
-    A key of log2(n) bits would meet one code per bucket on uniform codes. A few bits less probes fewer empty buckets
-    and needs a smaller directory, which measures faster on real codes.
+    With uniform codes, keys of log2(n) bits would give one code per bucket. Keys a few bits shorter probe fewer empty
+    buckets and need a smaller directory, which is faster on real codes.
     """
     return max(1, min(bits, 32, max(8, n.bit_length() - 4)))
 
 
 def available_simd() -> tuple[Simd, ...]:
-    """Return the instruction sets that this machine runs, slowest first."""
+    """Return the instruction sets that this machine supports, slowest first."""
     return tuple(name for name, level in _SIMD.items() if lib.wh_simd_available(level))
 
 
 class Index:
     """An immutable index over flat arrays; any number of threads may search it at once.
 
-    Beside it, it keeps what searches have taught the engine's planner, which changes how a search runs, not its answer.
-
-    Build one with :meth:`build`, or open arrays that were built before, wherever they are, with :meth:`from_arrays`.
+    Build one with :meth:`build`, or open existing arrays with :meth:`from_arrays`. An index also owns a planner, which
+    learns from the times of its searches. The planner affects how a search runs, never its answer.
     """
 
     def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
-        """Open an index over buffers by name; prefer :meth:`build` or :meth:`from_arrays`."""
+        """Open an index over named buffers. Use :meth:`build` or :meth:`from_arrays` instead."""
         self._owner = owner
-        # As numpy arrays, which the garbage collector does not look into: clearing a memoryview that is in use, in a
-        # cycle of dead objects, would crash.
+        # Numpy arrays, because the garbage collector does not traverse them. It does traverse memoryviews, and would
+        # crash when it clears one that is in use in a cycle of dead objects.
         self._buffers = {name: _as_bytes(arrays[name]) for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
             raise InvalidArgumentError(
-                f"the arrays {', '.join(missing)} are missing; an index has all of {ARRAY_NAMES}"
+                f"missing arrays: {', '.join(missing)}; an index needs all of {', '.join(ARRAY_NAMES)}"
             )
         borrowed = ffi.new("struct wh_arrays *")
         self._pinned = [ffi.from_buffer(self._buffers[name]) for name in ARRAY_NAMES]
@@ -115,13 +114,15 @@ class Index:
         codes : ``uint8 [n, ceil(bits / 8)]``; bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. n < 2**32.
         bits : length of the codes, 1 to 4096.
         ids : ``uint64 [n]``, distinct; by default 0 .. n - 1. Equal distances are ordered by id.
-        tables : ``"single"``: one directory for all substrings; ``"multi"``: one each; ``"none"``: sweep only.
-        buckets : ``"compact"`` keeps 4 bytes per code and substring; ``"fast"`` the whole code as well, which makes
-            probing several times faster on codes of 64 bits and more.
-        substring_bits : the longest substring, 1 to 32; by default from ``n``.
-        reorder : place alike codes next to each other. Costs 4 bytes per code where ``ids`` is not given.
-        threads : to build with; by default one per core.
-        progress : called now and then with the share done, 0.0 to 1.0.
+        tables : ``"single"``: one directory for all substrings; ``"multi"``: one per substring; ``"none"``: no
+            tables, sweep only.
+        buckets : ``"compact"`` stores 4 bytes per code and substring. ``"fast"`` stores the code as well; probing is
+            then several times faster for codes of 64 bits and more.
+        substring_bits : maximum length of a substring, 1 to 32; by default :func:`choose_substring_bits`.
+        reorder : store similar codes next to each other, for faster searches. Takes 4 bytes per code if ``ids`` is
+            None.
+        threads : number of threads for the build; by default one per core.
+        progress : called about every 0.1 s with the fraction done, 0.0 to 1.0.
 
         Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
         a few bytes per bucket.
@@ -134,17 +135,17 @@ class Index:
         if buckets not in _BUCKETS:
             raise InvalidArgumentError(f"buckets = {buckets!r}; choose one of {get_args(Buckets)}")
         if n >= 2**32:
-            raise InvalidArgumentError(f"{n} codes; one index holds fewer than 2**32, split them over several")
+            raise InvalidArgumentError(f"{n} codes; an index holds fewer than 2**32, split them over several")
         length = (
             choose_substring_bits(n, bits) if substring_bits is None else as_whole("substring_bits", substring_bits)
         )
         if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")
-        covered = bits if bits <= WHOLLY_COVERED else LONG_COVERED
+        covered = bits if bits <= MAX_FULLY_COVERED_BITS else COVERED_BITS_OF_LONG_CODES
         count = 0 if tables == "none" else -(-covered // min(length, covered))
         if tables == "single" and n * count >= 2**32:
             raise InvalidArgumentError(
-                f"{n} codes x {count} substrings exceed the 2**32 postings of a single table; use tables='multi'"
+                f"{n} codes x {count} substrings exceed the 2**32 - 1 postings of a single table; use tables='multi'"
             )
         own_ids = None if ids is None else _as_ids(ids, n)
         options = ffi.new(
@@ -176,13 +177,13 @@ class Index:
             working = True
             while working:
                 thread.join(0.1)
-                working = thread.is_alive()  # asked before the share is read, so that the last one is final
+                working = thread.is_alive()  # checked before `done` is read, so the last report is final
                 progress(done[0] / 1000)
         check(status[0], f"building an index of {n} codes of {bits} bits")
         owner = ffi.gc(arrays, lib.wh_arrays_free)
 
         def view(i: int) -> Any:
-            # The buffer keeps its pointer alive, and the pointer's destructor the owner of all arrays.
+            # The buffer keeps the pointer alive; the pointer's destructor keeps the owner of all arrays alive.
             pointer = ffi.gc(arrays.data[i], lambda _, owner=owner: None)
             return ffi.buffer(pointer, arrays.size[i]) if arrays.size[i] else b""
 
@@ -190,16 +191,16 @@ class Index:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], owner: object = None) -> Index:
-        """Open an index over buffers (bytes, numpy arrays, memory maps), read in place and kept alive, never copied.
+        """Open an index over existing buffers (bytes, numpy arrays, memory maps), without copying them.
 
-        ``owner``: whatever else must stay alive for as long as the index is in use. The keys are :data:`ARRAY_NAMES`.
-        Raises :class:`CorruptIndexError` where they are not what ``build`` made.
+        ``arrays``: keyed by :data:`ARRAY_NAMES`; read in place and kept alive. ``owner``: any other object to keep
+        alive as long as the index is in use. Raises :class:`CorruptIndexError` if the arrays are inconsistent.
         """
         return cls(arrays, owner)
 
     @property
     def arrays(self) -> dict[str, memoryview]:
-        """The index as flat read-only buffers, to be stored anywhere and opened with :meth:`from_arrays`."""
+        """The index as flat read-only buffers, to store anywhere and open with :meth:`from_arrays`."""
         return {name: buffer.data.toreadonly() for name, buffer in self._buffers.items()}
 
     @property
@@ -209,34 +210,34 @@ class Index:
 
     @property
     def ids(self) -> NDArray[np.uint64]:
-        """The id of each place: the order in which the index keeps its items. A copy."""
+        """The id of the item at each place, as a copy. Places number the items in storage order."""
         return self.ids_at(_ALL)
 
     def ids_at(self, places: NDArray[np.integer[Any]] | slice) -> NDArray[np.uint64]:
-        """Return the ids of some places."""
+        """Return the ids of the items at these places."""
         width = self._buffers["ids"].nbytes // max(1, self.n)
         if width == 0:
             return np.arange(self.n, dtype=np.uint64)[places]
         return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n)[places].astype(np.uint64)
 
     def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
-        """Return the packed codes of some places, by default of all."""
+        """Return the packed codes of the items at these places; by default of all items."""
         width = (self.bits + 7) // 8
         rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
         rows = rows.reshape(self.distinct, width)
-        if self.distinct == self.n:  # take() is several times as fast as indexing by an array
+        if self.distinct == self.n:  # take() is several times faster than indexing by an array
             return rows[places].copy() if isinstance(places, slice) else rows.take(places, axis=0)
         starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
         wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
         groups = np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.distinct:
-            raise CorruptIndexError(f"places that belong to none of the {self.distinct} different codes")
+            raise CorruptIndexError(f"a place is outside the groups of the {self.distinct} distinct codes")
         return rows.take(groups, axis=0)
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the places of some ids, 2**64 - 1 for those that the index does not have.
+        """Return the place of each id; 2**64 - 1 if the index does not contain it.
 
-        ``by_id``: a buffer of all places by increasing id, ``uint32 [n]``: ``np.argsort(index.ids)``.
+        ``by_id``: a buffer of all places by increasing id, ``uint32 [n]``, as from ``np.argsort(index.ids)``.
         """
         order = self._check_order(by_id)
         wanted = np.ascontiguousarray(ids, dtype=np.uint64)
@@ -252,13 +253,13 @@ class Index:
         return places
 
     def remove(self, by_id: Any, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Set the bits of some ids in a bitmap of dead places; returns which of them were there and alive.
+        """Mark ids as dead in the bitmap ``dead``. Returns which of them were in the index and alive.
 
         ``by_id``: as in :meth:`find`; ``dead``: as in :class:`Part`.
         """
         order = self._check_order(by_id)
         if len(dead) * 8 < self.n:
-            raise InvalidArgumentError(f"a bitmap of {len(dead)} bytes for {self.n} items; it has too few bits")
+            raise InvalidArgumentError(f"dead has {len(dead)} bytes; {self.n} items need {-(-self.n // 8)}")
         wanted = np.ascontiguousarray(ids, dtype=np.uint64)
         removed = np.empty(len(wanted), dtype=bool)
         status = lib.wh_index_remove(
@@ -275,15 +276,13 @@ class Index:
     def _check_order(self, by_id: Any) -> Any:
         order = memoryview(by_id).cast("B")
         if order.nbytes != 4 * self.n:
-            raise CorruptIndexError(f"{order.nbytes} bytes of places by id for {self.n} items of 4 bytes each")
+            raise CorruptIndexError(f"by_id has {order.nbytes} bytes; {self.n} items need {4 * self.n}")
         return ffi.from_buffer(order) if self.n else ffi.NULL
 
     def __len__(self) -> int:
-        """Return the number of codes."""
         return self.n
 
     def __repr__(self) -> str:
-        """Describe the index in a line."""
         return f"Index({self.n} x {self.bits} bits, tables={self.tables!r}, buckets={self.buckets!r})"
 
     def search(
@@ -296,7 +295,7 @@ class Index:
         budget: Budget | None = None,
         threads: int | None = None,
     ) -> Answer:
-        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly: see :meth:`View.search`."""
+        """Return the exact ``k`` nearest items of each query, in order of (distance, id); see :meth:`View.search`."""
         return View([Part(self)], self.bits).search(costs, k, radius, plan, budget=budget, threads=threads)
 
     def cursor(
@@ -308,16 +307,16 @@ class Index:
         *,
         after: tuple[float, int] | None = None,
     ) -> Cursor:
-        """Start a search of one query whose hits are handed out as they are proven.
+        """Start a search of one query that returns hits as soon as they are proven.
 
-        ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
+        ``after``: return only hits after this (distance, id), to resume an earlier search.
         """
         return View([Part(self)], self.bits).cursor(costs, k, radius, plan, after=after)
 
     def use_simd(self, simd: Simd) -> None:
-        """Run searches that start from now on with one instruction set. For tests and benchmarks."""
+        """Use this instruction set for searches that start from now on. For tests and benchmarks."""
         if simd not in available_simd():
-            raise InvalidArgumentError(f"simd = {simd!r}; this machine runs {', '.join(available_simd())}")
+            raise InvalidArgumentError(f"simd = {simd!r}; this machine supports {', '.join(available_simd())}")
         check(lib.wh_planner_use_simd(self._planner, _SIMD[simd]), f"choosing {simd}")
 
 
@@ -331,7 +330,7 @@ def _as_ids(ids: ArrayLike, n: int) -> NDArray[np.uint64]:
     if array.shape != (n,):
         raise InvalidArgumentError(f"ids have shape {array.shape}; {n} codes need [{n}]")
     if array.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers of 0 to 2**64 - 1")
+        raise InvalidArgumentError(f"ids have dtype {array.dtype}; they must be integers from 0 to 2**64 - 1")
     if array.dtype.kind == "i" and n and array.min() < 0:
         row = int(array.argmin())
         raise InvalidArgumentError(f"id {array[row]} of row {row} is negative; ids are 0 to 2**64 - 1")

@@ -1,7 +1,7 @@
-"""The paper's laboratory: every system the paper compares, counting what the paper counts.
+"""The paper's laboratory: every system that the paper compares, counting what the paper counts.
 
-For measuring and testing against; the product searches with ``whamming.native.Index``. The C side, and what exactly
-is counted, is described in ``lab/lab.h``.
+A baseline for measurements and tests; Whamming itself searches with ``whamming.native.Index``. ``lab/lab.h`` describes
+the systems and what exactly is counted.
 
     lab = Laboratory(codes, bits=32, m=2)
     answers = lab.fswbc(Costs.table(t), k=10)
@@ -42,23 +42,23 @@ _CRITERIA: dict[str, int] = {
 _POOLS: dict[str, int] = {"kept": lib.LAB_KEPT, "met": lib.LAB_MET}
 _GENERATORS: dict[str, int] = {"flips": lib.LAB_FLIPS, "multi-sequence": lib.LAB_MULTI_SEQUENCE}
 
-_SUBSTRING_BITS = 16  # the paper's on one million codes
+_SUBSTRING_BITS = 16  # as in the paper, for one million codes
 _MAX_K = 1 << 31
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a system found for a batch of q queries, and what it cost."""
+    """The hits of a batch of q queries, and the work that they took."""
 
-    ids: NDArray[np.int64]  # [q, k], row numbers; -1 past the last code where k > n
-    distances: NDArray[np.float64]  # [q, k], ascending; infinite where ids is -1
-    buckets: NDArray[np.int64]  # [q], look-ups, of empty buckets too
+    ids: NDArray[np.int64]  # [q, k], row numbers; -1 past the last code if k > n
+    distances: NDArray[np.float64]  # [q, k], ascending; infinite if the id is -1
+    buckets: NDArray[np.int64]  # [q], look-ups, empty buckets included
     candidates: NDArray[np.int64]  # [q], distinct codes compared
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of an index."""
+    """Size of an index in bytes."""
 
     codes: int
     directory: int
@@ -66,25 +66,24 @@ class Storage:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.codes + self.directory + self.postings
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How far the m tables share their bucket indices (the paper's Table I)."""
+    """How many bucket indices the m tables share (the paper's Table I)."""
 
     all: int  # |T_all|: indices that are non-empty in some table
     one: int  # |T_one|: indices that are non-empty in exactly one
 
     @property
     def share(self) -> float:
-        """|T_one| / |T_all|; 0 without codes."""
+        """|T_one| / |T_all|; 0 if there are no codes."""
         return self.one / self.all if self.all else 0.0
 
 
 class Laboratory:
-    """The hash tables over some codes, and the paper's systems on top of them."""
+    """Hash tables over a set of codes, and the paper's systems on top of them."""
 
     def __init__(
         self,
@@ -97,12 +96,12 @@ class Laboratory:
     ) -> None:
         """Build the tables over packed codes, uint8 [n, ceil(bits / 8)], which must not change afterwards.
 
-        ``m`` is the number of substrings; or give ``substring_bits``, the length that no substring exceeds (16).
+        Give either ``m``, the number of substrings, or ``substring_bits``, their maximum length (by default 16).
         """
         bits = check_bits(bits)
         if m is not None and substring_bits is not None:
             raise InvalidArgumentError(
-                f"m = {m} and substring_bits = {substring_bits} were both given; give one of them"
+                f"m = {m} and substring_bits = {substring_bits} exclude each other; give one of them"
             )
         if m is None:
             longest = _SUBSTRING_BITS if substring_bits is None else substring_bits
@@ -113,7 +112,7 @@ class Laboratory:
             raise InvalidArgumentError(f"m = {m}; a code of {bits} bits has 1 to {bits} substrings")
         if -(-bits // m) > lib.LAB_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(
-                f"{bits} bits in {m} substrings makes substrings of {-(-bits // m)} bits, and the limit is "
+                f"m = {m} cuts {bits} bits into substrings of {-(-bits // m)} bits, the limit is "
                 f"{lib.LAB_MAX_SUBSTRING_BITS}; use m >= {-(-bits // lib.LAB_MAX_SUBSTRING_BITS)}"
             )
         self._codes = as_codes(codes, bits)
@@ -123,27 +122,26 @@ class Laboratory:
         self.layout = layout
         out = ffi.new("lab_index **")
         status = lib.lab_index_new(
-            _pointer("uint8_t[]", self._codes), self.n, bits, m, _named(_LAYOUTS, layout, "layout"), out
+            _pointer("uint8_t[]", self._codes), self.n, bits, m, _constant(_LAYOUTS, layout, "layout"), out
         )
         _check(status, f"n = {self.n}, bits = {bits}, m = {m}")
         self._index = ffi.gc(out[0], lib.lab_index_free)
 
     def __repr__(self) -> str:
-        """Name the tables' shape, as error messages do."""
         return f"Laboratory(n={self.n}, bits={self.bits}, m={self.m}, layout={self.layout!r})"
 
-    # -- what the tables look like -------------------------------------------------------------------------------------
+    # -- size and usage of the tables ----------------------------------------------------------------------------------
 
     @property
     def storage(self) -> Storage:
-        """Bytes of codes and tables."""
+        """Size of the codes and tables."""
         out = ffi.new("struct lab_storage *")
         lib.lab_index_storage(self._index, out)
         return Storage(out.codes, out.directory, out.postings)
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes of codes and tables together."""
+        """Total size of the codes and tables."""
         return self.storage.total
 
     def usage(self) -> Usage:
@@ -155,12 +153,12 @@ class Laboratory:
     # -- the systems ---------------------------------------------------------------------------------------------------
 
     def scan(self, costs: Costs, k: int) -> Answers:
-        """Linear Scan with byte tables. Exact."""
+        """Linear Scan with one look-up table per byte. Exact."""
         return self._weighted(costs, k, lambda c, answers: lib.lab_scan(self._index, c, k, answers))
 
     def fswbc(self, costs: Costs, k: int, criterion: Criterion = "eqn11") -> Answers:
         """FSWBC, or FSWBC_single over the "single" layout. Exact under every criterion."""
-        rule = _named(_CRITERIA, criterion, "criterion")
+        rule = _constant(_CRITERIA, criterion, "criterion")
         return self._weighted(costs, k, lambda c, answers: lib.lab_fswbc(self._index, c, k, rule, answers))
 
     def pqtable(self, costs: Costs, k: int) -> Answers:
@@ -168,7 +166,7 @@ class Laboratory:
         return self._weighted(costs, k, lambda c, answers: lib.lab_pqtable(self._index, c, k, answers))
 
     def mih_binary(self, queries: Bytes, k: int) -> Answers:
-        """MIH_binary: the exact k nearest of packed query codes by Hamming distance, which are the distances."""
+        """MIH_binary: the exact k nearest codes by plain Hamming distance. ``queries`` are packed codes."""
         packed = as_codes(queries, self.bits, "query codes")
         pointer = _pointer("uint8_t[]", packed)
         sums, answers = self._answer(
@@ -179,20 +177,20 @@ class Laboratory:
     def mih_weight(self, queries: Bytes, costs: Costs, k: int, pool: Pool = "kept") -> Answers:
         """MIH_weight: multi-index hashing by Hamming distance, its pool ranked by weighted distance. Not exact.
 
-        The pool is what multi-index hashing has "kept", at most k codes per Hamming distance, as in the paper; or
-        all the codes it has "met".
+        ``pool``: ``"kept"`` ranks the codes that multi-index hashing keeps, at most k per Hamming distance, as in the
+        paper. ``"met"`` ranks all codes that it has found.
         """
         packed = as_codes(queries, self.bits, "query codes")
         if len(packed) != len(costs):
-            raise InvalidArgumentError(f"{len(packed)} query codes came with {len(costs)} costs; give one per query")
+            raise InvalidArgumentError(f"{len(packed)} query codes but {len(costs)} costs; give one per query")
         pointer = _pointer("uint8_t[]", packed)
-        chosen = _named(_POOLS, pool, "pool")
+        chosen = _constant(_POOLS, pool, "pool")
         return self._weighted(
             costs, k, lambda c, answers: lib.lab_mih_weight(self._index, pointer, c, k, chosen, answers)
         )
 
     def distances(self, costs: Costs, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The weighted distances of the codes in rows ``ids`` [q, k] to the q queries; infinite where an id is -1."""
+        """Return the weighted distances of rows ``ids`` [q, k] to the q queries; infinite if an id is -1."""
         self._check_costs(costs)
         sums = np.zeros(ids.shape, dtype=np.uint64)
         for q in range(len(costs)):
@@ -208,7 +206,7 @@ class Laboratory:
     def _check_costs(self, costs: Costs) -> None:
         if costs.bits != self.bits:
             raise InvalidArgumentError(
-                f"the costs are for {costs.bits} bits, the codes have {self.bits}; they must agree"
+                f"the costs are for {costs.bits} bits, the codes have {self.bits}; they must be equal"
             )
 
     def _weighted(self, costs: Costs, k: int, call: Callable[[Any, Any], int]) -> Answers:
@@ -220,11 +218,11 @@ class Laboratory:
         c.optimum = optimum_pointer = _pointer("uint8_t[]", optimum)
         c.deltas = deltas_pointer = _pointer("uint64_t[]", deltas)
         sums, answers = self._answer(len(costs), k, lambda a: call(c, a))
-        del optimum_pointer, deltas_pointer  # they keep the arrays pinned until here
+        del optimum_pointer, deltas_pointer  # kept the arrays pinned until here
         return _with_distances(answers, _scaled(costs, sums))
 
     def _answer(self, count: int, k: int, call: Callable[[Any], int]) -> tuple[NDArray[np.uint64], Answers]:
-        """Let C fill the arrays of a batch; the distances come back as C's integers, unscaled."""
+        """Allocate the answers of a batch and let ``call`` fill them. Also returns the unscaled integer distances."""
         k = as_whole("k", k)
         if not 0 <= k < _MAX_K:
             raise InvalidArgumentError(f"k = {k}; it must be at least 0 and below {_MAX_K}")
@@ -253,7 +251,7 @@ class Laboratory:
 
 
 def successors(changed: int, bits: int) -> list[int]:
-    """The codes made by Operations 1 and 2; bit r of a code says that the r-th cheapest bit is changed."""
+    """Apply Operations 1 and 2 to a code. Bit r of a code is set if the r-th cheapest bit is changed."""
     out = ffi.new("uint32_t[2]")
     count = lib.lab_successors(changed, bits, out)
     return list(out[0:count])
@@ -262,7 +260,7 @@ def successors(changed: int, bits: int) -> list[int]:
 def probing_order(
     optimum: int, deltas: NDArray[np.uint64], count: int, generator: Generator = "flips"
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    """The first ``count`` codes around ``optimum`` in probing order, at most all of them, and their costs."""
+    """Return the first ``count`` codes around ``optimum`` in probing order, and their costs."""
     weights = np.ascontiguousarray(deltas, dtype=np.uint64)
     size = min(count, 1 << len(weights))
     keys = np.zeros(size, dtype=np.uint32)
@@ -271,7 +269,7 @@ def probing_order(
         optimum,
         _pointer("uint64_t[]", weights),
         len(weights),
-        _named(_GENERATORS, generator, "generator"),
+        _constant(_GENERATORS, generator, "generator"),
         size,
         _pointer("uint32_t[]", keys),
         _pointer("uint64_t[]", key_costs),
@@ -284,14 +282,14 @@ def _pointer(ctype: str, array: NDArray[Any]) -> Any:
     return ffi.from_buffer(ctype, array)
 
 
-def _named(names: dict[str, int], name: str, what: str) -> int:
+def _constant(names: dict[str, int], name: str, what: str) -> int:
     if name not in names:
         raise InvalidArgumentError(f"{what} = {name!r}; choose one of {', '.join(map(repr, names))}")
     return names[name]
 
 
 def _scaled(costs: Costs, sums: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Undo the rounding's shift and scale: (floor + sum) / 2^exponent."""
+    """Convert integer sums to distances: (floor + sum) / 2^exponent."""
     total = costs.floors[:, None] + sums.astype(np.int64)
     return np.asarray(np.ldexp(total.astype(np.float64), -costs.exponents[:, None]))
 

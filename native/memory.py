@@ -1,4 +1,4 @@
-"""Memory of the process."""
+"""Control over the memory that the C library keeps after it is freed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from whamming.native._engine import lib
 
 
 def release_memory() -> bool:
-    """Give memory that was freed, but is kept for later, back to the system; tells whether there was any."""
+    """Return freed memory that the C library keeps to the system. Returns whether there was any."""
     return bool(lib.wh_release_memory())
 
 
 def keep_memory() -> bool:
-    """Keep freed memory for later, up to 16 MiB per heap; returns whether the C library can be told so.
+    """Keep up to 16 MiB of freed memory per heap for reuse. Returns whether the C library supports it.
 
-    For processes that only search: otherwise each batch's scratch goes back to the system and has to be mapped again.
+    For processes that mostly search: otherwise the scratch of each batch is returned to the system and mapped again.
     """
     return bool(lib.wh_keep_memory())

@@ -1,4 +1,4 @@
-"""What the engine is told of a search: its costs, k, radius and plan."""
+"""The engine's description of a search: costs, k, radius and plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLANS: Final = {"auto": lib.WH_AUTO, "probe": lib.WH_PROBE, "sweep": lib.WH_SWE
 def describe_searches(
     costs: Costs, k: int, radius: float | None, plan: Plan, after: tuple[float, int] | None = None
 ) -> Any:
-    """Return the engine's description of one search per query. The costs must outlive the call it is passed to."""
+    """Return one ``struct wh_search`` per query. They point into ``costs``, which must outlive them."""
     check_radius(radius)
     count = len(costs)
     searches = ffi.new(_SEARCHES, count)

@@ -1,4 +1,4 @@
-"""What searches have cost, as the engine counts it."""
+"""Statistics of searches, as the engine counts them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _RAW_STATS: Final = ffi.typeof("struct wh_stats[]")
 
 
 class Stats(NamedTuple):
-    """What a search has cost so far."""
+    """Statistics of a search so far."""
 
     plan: Plan
-    """The plan that finished, or is at work."""
+    """``"probe"`` or ``"sweep"``: the current plan, or the last one."""
     switched: bool
-    """It began by probing and went over to the sweep."""
+    """Whether the search changed from probe to sweep."""
     rounds: int
-    """Passes over the index: more than one only past 65,536 hits or in unlimited iteration."""
+    """Passes over the index: more than one only beyond 65,536 hits or if k is unlimited."""
     buckets: int
+    """Buckets probed, empty ones included."""
     buckets_nonempty: int
     candidates: int
-    """Codes met in buckets, or left over by the sweep's filter."""
+    """Codes found in buckets, or left by the sweep's filter."""
     verified: int
     """Codes whose exact distance was computed."""
     blocks: int
     """Blocks of 128 codes swept."""
     planes: int
-    """Planes of those blocks read, 64 bytes each."""
+    """Planes read in those blocks, 64 bytes each."""
     seconds: float
-    """Time inside the engine."""
+    """Time spent in the engine."""
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         return table(("statistic", "value"), self._asdict().items())
 
 
 def _dtype(struct: str) -> np.dtype[np.void]:
-    """Return the numpy dtype of one of the engine's structs, so that arrays of them are read at once."""
+    """Return the numpy dtype of a C struct, for reading arrays of it at once."""
     kinds = {4: {"uint32_t": "u4", "int32_t": "i4"}, 8: {"int64_t": "i8", "double": "f8"}}
     fields = ffi.typeof(struct).fields
     return np.dtype(
@@ -63,25 +63,23 @@ class BatchStats(Sequence[Stats]):
     """The :class:`Stats` of each query of a batch."""
 
     def __init__(self, raw: NDArray[np.void]) -> None:
-        """Wrap the engine's structs; each is read when it is asked for."""
+        """Wrap the engine's structs. Each is converted on access."""
         self.raw = raw
 
     @classmethod
-    def room(cls, count: int) -> Self:
-        """Return room for so many, for the engine to fill."""
+    def allocate(cls, count: int) -> Self:
+        """Return zeroed statistics of ``count`` queries, for the engine to fill."""
         return cls(np.zeros(count, dtype=_STATS))
 
     @property
     def pointer(self) -> Any:
-        """What the engine writes to."""
+        """C pointer to the structs."""
         return ffi.from_buffer(_RAW_STATS, self.raw)
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.raw)
 
     def __repr__(self) -> str:
-        """Describe the statistics in a line."""
         return f"BatchStats({counted(len(self), 'query', 'queries')})"
 
     @overload
@@ -89,18 +87,16 @@ class BatchStats(Sequence[Stats]):
     @overload
     def __getitem__(self, query: slice) -> BatchStats: ...
     def __getitem__(self, query: int | slice) -> Stats | BatchStats:
-        """Return the statistics of one query, or of several."""
         if isinstance(query, slice):
             return BatchStats(self.raw[query])
         return _stats_of(self.raw[query].item())
 
     def __iter__(self) -> Iterator[Stats]:
-        """Yield the statistics of each query."""
         return map(_stats_of, self.raw.tolist())
 
 
 def _stats_of(row: tuple[int, ...]) -> Stats:
-    """Return what the engine has written, in the order of its struct."""
+    """Convert the fields of ``struct wh_stats``, in their order."""
     plan, switched, rounds, _, buckets, nonempty, candidates, verified, blocks, planes, spent = row
     name = PLAN_NAMES[plan]
     return Stats(name, bool(switched), rounds, buckets, nonempty, candidates, verified, blocks, planes, spent / 1e9)

@@ -1,4 +1,4 @@
-"""What a search runs on: one index, or several that make up one collection, without the items that are gone."""
+"""Views: one or several indexes, without their dead items, searched as one collection."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 _WORDS, _DOUBLES = ffi.typeof("uint64_t[]"), ffi.typeof("double[]")
 
 NO_ID: Final = 2**64 - 1
-"""What rows of ids are padded with."""
-MOST_PADDED: Final = 1 << 28
-"""Numbers in the arrays of an answer that is padded because k exceeds the number of items."""
+"""Pads rows of ids."""
+MAX_PADDED: Final = 1 << 28
+"""Maximum size of an answer's arrays, queries x k, if k exceeds the number of items."""
 _SHOWN_HITS: Final = 5
-"""Hits of each query that a notebook shows."""
+"""Number of hits per query that a notebook shows."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search found. Unpacks to ``ids, distances``.
+    """The result of a search. Unpacks to ``ids, distances``.
 
-    For one query the arrays are ``[k]``, cut to what was found; for a batch ``[q, k]``, rows padded past ``counts``
-    with id 2**64 - 1 and distance infinity.
+    For one query the arrays have one element per hit. For a batch they are ``[q, k]``; rows with fewer than k hits are
+    padded with id 2**64 - 1 and distance infinity.
     """
 
     ids: NDArray[np.uint64]
@@ -45,19 +45,17 @@ class Answer:
     counts: NDArray[np.uint64]
     """Hits per query."""
     proven: NDArray[np.uint64]
-    """Leading hits per query that are final. Less than ``counts`` only where a budget ran out."""
+    """Leading hits per query that are proven. Less than ``counts`` only if a budget ran out."""
     exact: NDArray[np.bool_]
-    """Per query: all of its hits are proven, and no other could be among them."""
+    """Per query: whether the answer is complete and all of its hits are proven."""
     stats: Sequence[Stats]
-    """What each query has cost."""
+    """Statistics of each query."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        """Unpack to ``ids, distances``."""
         yield self.ids
         yield self.distances
 
     def __repr__(self) -> str:
-        """Describe the answer in a line."""
         exact = int(self.exact.sum())
         if self.ids.ndim == 1:
             return f"Answer({counted(len(self.ids), 'hit')}{', exact' if exact else ''})"
@@ -65,7 +63,7 @@ class Answer:
         return f"Answer({queries}, {counted(int(self.counts.sum()), 'hit')}, {exact:,} exact)"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: the hits of one query, or the first hits of each."""
+        """Return an HTML table for notebooks: the hits of one query, or the first hits of each query."""
         if self.ids.ndim == 1:
             hits = zip(self.ids[:MAX_ROWS].tolist(), self.distances[:MAX_ROWS].tolist(), strict=True)
             rows: list[list[object]] = [[str(id_), distance] for id_, distance in hits]
@@ -82,56 +80,54 @@ class Answer:
 
 @dataclass(frozen=True)
 class Part:
-    """An index, without some of its items."""
+    """An index without its dead items."""
 
     index: Index
     dead: NDArray[np.uint8] | None = None
-    """Bit p (byte ``p >> 3``, mask ``1 << (p & 7)``): the item at place p is gone; None: none is."""
+    """Bitmap: bit p (byte ``p >> 3``, mask ``1 << (p & 7)``) is set if the item at place p is dead. None: none is."""
     dead_count: int = 0
-    """Bits set in ``dead``."""
+    """Number of bits set in ``dead``."""
 
     @property
     def live(self) -> int:
-        """How many items are left."""
+        """Number of items that are not dead."""
         return self.index.n - self.dead_count
 
 
 class CancelFlag:
-    """Stops a batch of searches from another thread."""
+    """Cancels a batch of searches from another thread."""
 
     def __init__(self) -> None:
-        """Start lowered."""
         self.raw = ffi.new("uint32_t *")
 
     def set(self) -> None:
-        """Make the batch end soon, its answer of no use."""
+        """Stop the batch soon. Its results are then unspecified."""
         self.raw[0] = 1
 
     @property
     def is_set(self) -> bool:
-        """It has been set."""
         return bool(self.raw[0])
 
 
 class View:
-    """Several parts, searched as one. Immutable; any number of threads may search it at once."""
+    """Several parts, searched as one collection. Immutable; any number of threads may search it at once."""
 
     def __init__(self, parts: Sequence[Part], bits: int, *, lenient: bool = False) -> None:
-        """Put at least one part together; all have ``bits`` bits, and an id is alive in one of them only.
+        """Combine one or more parts. All must have codes of ``bits`` bits; an id may be alive in one part only.
 
-        ``lenient``: the plan ``"probe"`` sweeps where no part has tables (yet), rather than being refused.
+        ``lenient``: if no part has tables (yet), run the plan ``"probe"`` as a sweep instead of refusing it.
 
-        Raises :class:`InvalidArgumentError` where the bits differ or a bitmap is too short.
+        Raises :class:`InvalidArgumentError` if the bits differ or a bitmap is too short.
         """
         self.bits = bits
         if not parts:
-            raise InvalidArgumentError("no parts; a view has at least one, which may be empty")
+            raise InvalidArgumentError("no parts; a view needs at least one, which may be empty")
         for part in parts:
             if part.index.bits != bits:
-                raise InvalidArgumentError(f"a part has codes of {part.index.bits} bits, the others of {bits}")
+                raise InvalidArgumentError(f"a part has codes of {part.index.bits} bits; the view has {bits}")
             if part.dead_count and (part.dead is None or len(part.dead) * 8 < part.index.n):
                 size = 0 if part.dead is None else len(part.dead)
-                raise InvalidArgumentError(f"a bitmap of {size} bytes for {part.index.n} items; it has too few bits")
+                raise InvalidArgumentError(f"dead has {size} bytes; {part.index.n} items need {-(-part.index.n // 8)}")
         alive = sorted((part for part in parts if part.live), key=lambda part: -part.index.n)
         self.parts = tuple(alive or parts[:1])
         self.n = sum(part.live for part in self.parts)
@@ -147,14 +143,12 @@ class View:
                 raw.dead_count = part.dead_count
         self._tables = any(part.index.tables != "none" for part in self.parts)
         self.can_probe = self._tables or lenient
-        """The plan ``"probe"`` is not refused."""
+        """Whether the plan ``"probe"`` is accepted."""
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return self.n
 
     def __repr__(self) -> str:
-        """Describe the view in a line."""
         return f"View({counted(self.n, 'item')}, {self.bits} bits, {counted(len(self.parts), 'part')})"
 
     def search(
@@ -168,21 +162,21 @@ class View:
         threads: int | None = None,
         cancel: CancelFlag | None = None,
     ) -> Answer:
-        """Find the ``k`` nearest codes of each query, in order of (distance, id), exactly.
+        """Return the exact ``k`` nearest items of each query, in order of (distance, id).
 
         Parameters
         ----------
         costs : one query or a batch.
-        k : how many; fewer come back where the index, the radius or the budget has no more.
-        radius : only hits of at most this distance.
-        plan : ``"auto"`` chooses; all plans give the same answer.
-        budget : stop early; the answer then says how many leading hits are proven.
-        threads : for batches; by default one per core.
-        cancel : a flag that another thread may set; the answer is of no use then.
+        k : maximum number of hits per query.
+        radius : maximum distance of a hit, inclusive.
+        plan : ``"auto"`` lets the planner choose. All plans give the same answer.
+        budget : limits the work per query; ``Answer.proven`` says how many leading hits are proven.
+        threads : number of threads for a batch; by default one per core.
+        cancel : another thread may set this flag; the answer is then unspecified.
         """
         self._check_costs(costs)
         k = check_k(k)
-        plan = self._checked(plan)
+        plan = self._plan_to_run(plan)
         columns = min(k, self.n)
         q = len(costs)
         batch = Batch(self, costs, columns, radius, plan, cancel)
@@ -225,9 +219,9 @@ class View:
         *,
         cancel: CancelFlag | None = None,
     ) -> Batch:
-        """Prepare searches that are run some at a time, by whoever has other things to do in between."""
+        """Prepare a batch whose queries are run a few at a time, so that the caller can do other work in between."""
         self._check_costs(costs)
-        return Batch(self, costs, min(check_k(k), self.n), radius, self._checked(plan), cancel)
+        return Batch(self, costs, min(check_k(k), self.n), radius, self._plan_to_run(plan), cancel)
 
     def cursor(
         self,
@@ -239,19 +233,19 @@ class View:
         after: tuple[float, int] | None = None,
         payloads: Payloads | None = None,
     ) -> Cursor:
-        """Start a search of one query whose hits are handed out as they are proven.
+        """Start a search of one query that returns hits as soon as they are proven.
 
-        ``after``: only hits that come after this (distance, id); what a search that broke off goes on from.
-        ``payloads``: gives the payloads of ids, for the hits that iterating yields.
+        ``after``: return only hits after this (distance, id), to resume an earlier search.
+        ``payloads``: looks up the payloads of the hits that iteration yields.
         """
         self._check_costs(costs)
         if len(costs) != 1:
-            raise InvalidArgumentError(f"a cursor searches one query, these costs have {len(costs)}; pass costs[i]")
+            raise InvalidArgumentError(f"the costs have {len(costs)} queries, a cursor searches one; pass costs[i]")
         wanted = check_wanted(k)
-        plan = self._checked(plan)
+        plan = self._plan_to_run(plan)
         return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
 
-    def _checked(self, plan: Plan) -> Plan:
+    def _plan_to_run(self, plan: Plan) -> Plan:
         check_plan(plan, self.can_probe)
         return "auto" if plan == "probe" and not self._tables else plan
 
@@ -263,31 +257,33 @@ class View:
 
 
 class Batch:
-    """Searches of several queries, prepared once and run some at a time. One thread at a time may use it.
+    """Several queries, prepared once and run a few at a time. One thread at a time may use it.
 
     Attributes
     ----------
-    ids, distances : ``[q, k]``, the hits of the queries that were run; rows are padded. Other rows hold anything.
+    ids, distances : ``[q, k]``, hits; padded. Rows of queries that have not been run are undefined.
     counts : ``[q]``, hits per query.
-    stats : what each query has cost.
+    stats : statistics of each query.
     """
 
     def __init__(
         self, view: View, costs: Costs, k: int, radius: float | None, plan: Plan, cancel: CancelFlag | None
     ) -> None:
-        """Make room; prefer :meth:`View.batch`."""
+        """Allocate the results. Use :meth:`View.batch` instead."""
         q = len(costs)
         self.ids: NDArray[np.uint64] = np.empty((q, k), dtype=np.uint64)
         self.distances: NDArray[np.float64] = np.empty((q, k))
         self.counts: NDArray[np.uint64] = np.zeros(q, dtype=np.uint64)
-        self.stats = BatchStats.room(q)
-        self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # what is pointed to stays alive
+        self.stats = BatchStats.allocate(q)
+        self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # keeps alive what C points to
         self._searches = describe_searches(costs, k, radius, plan)
 
     def run(self, first: int, last: int, threads: int = 1) -> None:
-        """Search the queries from ``first`` on, up to ``last``. If it was cancelled, what they found is of no use."""
+        """Search queries ``first`` to ``last - 1``. If cancelled, their results are unspecified."""
         if not 0 <= first <= last <= len(self.counts):
-            raise InvalidArgumentError(f"queries {first} to {last} of a batch of {len(self.counts)}")
+            raise InvalidArgumentError(
+                f"first = {first}, last = {last}; they must be in order, within 0 to {len(self.counts)}"
+            )
         status = lib.wh_search_batch(
             self._view._raw,
             len(self._view.parts),
@@ -306,11 +302,11 @@ class Batch:
 
 
 def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
-    """Return rows of k columns, filled up."""
-    if len(rows) * k > MOST_PADDED:
+    """Widen rows to ``k`` columns, padded with ``filling``."""
+    if len(rows) * k > MAX_PADDED:
         raise InvalidArgumentError(
-            f"k = {k} for {len(rows)} queries of an index with {rows.shape[1]} items: the answer would be padded to "
-            f"{len(rows) * k} numbers, at most {MOST_PADDED}; ask for fewer"
+            f"k = {k} for {len(rows)} queries needs {len(rows) * k} padded hits, the limit is {MAX_PADDED}; "
+            f"no query has more than {rows.shape[1]} hits, ask for fewer"
         )
     wide = np.full((len(rows), k), filling, dtype=rows.dtype)
     wide[:, : rows.shape[1]] = rows

@@ -2,22 +2,24 @@
  *
  *     search module                              decision module
  *     queue 0: s_0 <= s^_0 <= ...  --> bucket \
- *     queue 1: s_1 <= s^_1 <= ...  --> bucket  }--> candidates --> k-heap, root r      g(r) <= bound: end
+ *     queue 1: s_1 <= s^_1 <= ...  --> bucket  }--> candidates --> k-heap, root r      g(r) <= bound: stop
  *       ...                                   /                                        else next table, next round
  *
- * Why the bounds hold. Let u be a code that has not been met. In no table i has u's substring been probed, so, the
- * queues being in order, it costs at least f(s^_i), what is next in queue i. Therefore
+ * Why the bounds hold. Let u be a code that has not been found. No table i has probed u's substring. Queues are in
+ * order, so the substring costs at least f(s^_i), the next cost in queue i. Therefore
  *
- *     g(u) >= sum f(s^_i)      Eqn. 10 and 11: one sum, looked at once per round or after every bucket
+ *     g(u) >= sum f(s^_i)      Eqn. 10 and 11: one sum, checked once per round or after every bucket
  *          >= sum f(s_i)       Eqn. 16: the substrings probed last
  *
- * and once the root r of a full heap costs no more than either, u cannot improve the heap. Eqn. 15 changes only the
- * order of the tables within a round. PQTable's own rule: let v be a code met in all m tables. Its substrings were all
- * probed, each at a cost of at most f(s_i), so g(v) <= sum f(s_i) <= g(u), and a root no farther than v proves the
- * same. That holds in the middle of a bucket too, when u may yet turn up in it: u then costs f(s_i) there. In the
- * merged table a code may be met through another of its substrings; only its own table's counts.
+ * Once the root r of a full heap costs no more than either sum, u cannot improve the heap. Eqn. 15 changes only the
+ * order of the tables within a round.
  *
- * A table whose queue has ended was probed whole and has shown every code, so no search runs past that.
+ * PQTable's own rule: let v be a code found in all m tables. All of its substrings were probed, each at a cost of at
+ * most f(s_i), so g(v) <= sum f(s_i) <= g(u). A root no farther than v therefore proves the same. This also holds in
+ * the middle of a bucket that may still contain u: u then costs f(s_i) in that table. In the merged table a code may be
+ * found through another of its substrings; only the substring of table t counts as an appearance in t.
+ *
+ * A table whose queue has ended has found every code, so no search continues after that.
  */
 #include "framework.h"
 
@@ -29,14 +31,14 @@
 
 #include <stdlib.h>
 
-/* All scratch of a batch, reused from query to query. */
+/* Scratch memory of a batch, reused for each query. */
 struct search {
     const lab_index *index;
     enum lab_criterion criterion;
     struct lab_sequence *sequences; /* one per table */
-    struct lab_probe *taken;        /* what each table probes in this round */
+    struct lab_probe *taken;        /* the probe of each table in this round */
     uint64_t *probed;               /* f(s_i): cost of the bucket that each table probed last */
-    uint32_t *order;                /* in which the round visits the tables */
+    uint32_t *order;                /* order of the tables in this round */
     struct lab_weigher weigher;
     struct lab_nearest nearest;
     struct lab_visits visits;
@@ -88,13 +90,13 @@ static int search_start(struct search *search, const struct lab_costs *costs, si
     return status;
 }
 
-/* f(s^_i) - f(s_i) of a table whose probe of this round has been taken; one that has ended sorts last. */
+/* f(s^_i) - f(s_i) of a table whose probe of this round has been taken. A table that has ended sorts last. */
 static uint64_t gain(const struct search *search, uint32_t t) {
     const struct lab_sequence *sequence = &search->sequences[t];
     return lab_sequence_ended(sequence) ? UINT64_MAX : lab_sequence_top(sequence) - search->taken[t].cost;
 }
 
-/* Eqn. 15: take every table's probe of the round ahead, and visit the tables by ascending gain. */
+/* Eqn. 15: take the probes of all tables for this round in advance, and order the tables by ascending gain. */
 static int plan_sorted_round(struct search *search) {
     for (uint32_t t = 0; t < search->index->tables; t++) {
         int status = lab_sequence_next(&search->sequences[t], &search->taken[t]);
@@ -107,7 +109,7 @@ static int plan_sorted_round(struct search *search) {
     return LAB_OK;
 }
 
-/* Note that `row` was met in table t; true if PQTable's rule is thereby fulfilled. */
+/* Record that `row` was found in table t. Returns true if PQTable's rule now holds. */
 static bool appearance_ends(struct search *search, uint32_t t, uint32_t key, uint32_t row) {
     const lab_index *index = search->index;
     const uint8_t *code = lab_code(index, row);
@@ -116,7 +118,7 @@ static bool appearance_ends(struct search *search, uint32_t t, uint32_t key, uin
            lab_nearest_within(&search->nearest, lab_weigh(&search->weigher, code));
 }
 
-/* Compare the candidates of a bucket; true if PQTable's rule ends the search within it. */
+/* Compare the candidates of a bucket. Returns true if PQTable's rule stops the search within it. */
 static bool probe_bucket(struct search *search, uint32_t t, uint32_t key) {
     const lab_index *index = search->index;
     struct lab_bucket bucket = lab_bucket(index, t, key);

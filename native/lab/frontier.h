@@ -1,12 +1,12 @@
 #ifndef WHAMMING_LAB_FRONTIER_H
 #define WHAMMING_LAB_FRONTIER_H
-/* The priority queue of a probing sequence: what has been generated and not yet probed, cheapest first. */
+/* The priority queue of a probing sequence: codes that were generated but not probed yet, cheapest first. */
 #include "lab.h"
 
 struct lab_node {
     uint64_t cost;
-    uint32_t code;  /* in the generator's own coordinates; breaks ties, so that the order is the same everywhere */
-    uint32_t state; /* the generator's */
+    uint32_t code;  /* in the generator's own representation; breaks ties, so that the order is deterministic */
+    uint32_t state; /* private to the generator */
 };
 
 struct lab_frontier {
@@ -15,13 +15,13 @@ struct lab_frontier {
     size_t capacity;
 };
 
-/* A zeroed frontier is empty and ready. */
+/* A zeroed frontier is empty and valid. */
 void lab_frontier_free(struct lab_frontier *frontier);
 
-/* Failures: LAB_MEMORY; the frontier is unchanged. */
+/* Failures: LAB_MEMORY; the frontier is then unchanged. */
 int lab_frontier_push(struct lab_frontier *frontier, struct lab_node node);
 
-/* Take the cheapest node off. The frontier must not be empty. */
+/* Remove and return the cheapest node. The frontier must not be empty. */
 struct lab_node lab_frontier_pop(struct lab_frontier *frontier);
 
 #endif

@@ -1,7 +1,7 @@
-/* FSWBC: two operations and a priority queue generate the buckets (Sec. III.B, Alg. 1); framework.c does the rest.
+/* FSWBC. Two operations and a priority queue generate the buckets (Sec. III.B, Alg. 1); framework.c does the rest.
  *
- * Bits are ranked by ascending delta, and a code is written as the set of ranks at which it differs from h. With r
- * its dearest changed rank,
+ * Bits are ranked by ascending delta. A code is written as the set of ranks at which it differs from h. Let r be its
+ * highest changed rank.
  *
  *                            0000                     Operation 1 also changes rank r + 1
  *                          1 /                        Operation 2 moves the change at r to r + 1
@@ -13,9 +13,9 @@
  *                  1 / \ 2
  *               1011   1001
  *
- * Invariants. The tree holds every code exactly once (Corollary 1): the parent of a code undoes its last operation.
- * A child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet
- * taken is always in the queue (Proposition 1).
+ * Invariants. The tree contains every code exactly once (Corollary 1): the parent of a code undoes its last operation.
+ * A child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet taken
+ * is always in the queue (Proposition 1).
  */
 #include "framework.h"
 #include "sequence.h"
@@ -50,7 +50,7 @@ int lab_flips_start(struct lab_sequence *sequence, const uint64_t *deltas) {
     return lab_frontier_push(&sequence->frontier, (struct lab_node){0, 0, 0});
 }
 
-/* A node's state is one more than its dearest changed rank, 0 for h itself. */
+/* The state of a node is its highest changed rank plus one; 0 for h itself. */
 int lab_flips_next(struct lab_sequence *sequence, struct lab_probe *probe) {
     struct lab_node node = lab_frontier_pop(&sequence->frontier);
     const uint64_t *delta = sequence->delta;

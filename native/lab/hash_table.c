@@ -1,6 +1,6 @@
 /* Multi-index hash tables, separate and merged (Sec. IV.A and IV.B).
  *
- * A code is cut into m substrings; each is the index of a bucket that holds the code's row.
+ * A code is cut into m substrings. Each is the index of a bucket that contains the code's row.
  *
  *     code  [ substring 0 | substring 1 | ... | substring m - 1 ]
  *
@@ -11,17 +11,17 @@
  *
  *     LAB_SINGLE  the same two arrays, once: bucket `key` holds the rows in which *any* substring equals `key`.
  *
- * Invariant: within a bucket rows ascend and are distinct. A row whose substrings repeat stands in their common
- * bucket of the merged table once, so postings are at most n x m.
+ * Invariant: the rows of a bucket are distinct and ascending. If several substrings of a row are equal, the row is in
+ * their common bucket of the merged table once, so there are at most n x m postings.
  *
- * Built by counting: sizes, prefix sums, then placing every row. Peak memory is the finished tables.
+ * Tables are built by a counting sort. Peak memory is the finished tables.
  */
 #include "hash_table.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The distinct values among substrings first .. last - 1 of a row; returns how many. */
+/* Write the distinct values of substrings first .. last - 1 of a row. Returns their number. */
 static uint32_t distinct_keys(const lab_index *index, size_t row, uint32_t first, uint32_t last, uint32_t *keys) {
     const uint8_t *code = lab_code(index, row);
     uint32_t count = 0;
@@ -38,8 +38,8 @@ static uint32_t distinct_keys(const lab_index *index, size_t row, uint32_t first
 static int build_table(const lab_index *index, uint32_t first, uint32_t last, struct lab_table *table) {
     uint32_t keys[LAB_MAX_BITS];
     size_t buckets = (size_t)1 << lab_substring_bits(index, first);
-    /* One entry more than needed: while rows are placed, starts[key + 1] is where the next row of bucket `key` goes,
-     * which in the end is where bucket key + 1 starts. */
+    /* One entry more than needed: while rows are placed, starts[key + 1] is the position of the next row of bucket
+     * `key`. At the end that is where bucket key + 1 starts. */
     uint32_t *starts = table->starts = calloc(buckets + 2, sizeof *starts);
     if (!starts) return LAB_MEMORY;
     for (size_t row = 0; row < index->n; row++) {

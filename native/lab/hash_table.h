@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_HASH_TABLE_H
 #define WHAMMING_LAB_HASH_TABLE_H
-/* The index as the searches read it. hash_table.c draws and builds it. */
+/* The index as the searches read it. hash_table.c has a drawing and builds it. */
 #include "lab.h"
 
 struct lab_table {
@@ -17,7 +17,7 @@ struct lab_index {
     uint32_t long_bits; /* ceil(bits / m), the length of the first `longer` substrings */
     uint32_t longer;
     enum lab_layout layout;
-    struct lab_table *table; /* m tables, or one */
+    struct lab_table *table; /* m tables, or one merged table */
 };
 
 struct lab_bucket {
@@ -49,7 +49,7 @@ static inline uint32_t lab_substring(const lab_index *index, const uint8_t *code
     return (word >> (start & 7)) & ((UINT32_C(1) << length) - 1);
 }
 
-/* The bucket to look into for substring t. In the merged table all substrings share it. */
+/* The bucket of a key of substring t. In the merged table, all substrings share it. */
 static inline struct lab_bucket lab_bucket(const lab_index *index, uint32_t t, uint32_t key) {
     const struct lab_table *table = &index->table[index->layout == LAB_SINGLE ? 0 : t];
     uint32_t start = table->starts[key];

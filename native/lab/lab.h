@@ -4,46 +4,46 @@
 #include <stdint.h>
 
 /* The paper's laboratory: every system that "Fast Search on Binary Codes by Weighted Hamming Distance" compares,
- * written as the paper describes it and counting what the paper counts. It exists to be measured against, and is no
- * part of the product's engine.
+ * implemented as the paper describes it and counting what the paper counts. It is a baseline for measurements and
+ * tests, not part of the engine.
  *
- *   index     the codes' hash tables, one per substring or all merged into one. Immutable; any number of threads may
- *             share it. It borrows the codes.
- *   search    one call answers a batch of queries on the calling thread. The call owns all of its scratch, so many
- *             may run at once on one index.
+ *   index     the hash tables of the codes, one per substring or all merged into one. Immutable; any number of threads
+ *             may share it. It borrows the codes.
+ *   search    one call answers a batch of queries on the calling thread. Each call owns its scratch memory, so several
+ *             may run on one index at the same time.
  *
  * Codes. Bit i of a code is byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored. Substring t of m
  * covers consecutive bits; the first bits % m substrings have ceil(bits / m) bits, the others floor(bits / m).
  *
- * Distances. A query is reduced, outside, to nonnegative integers: the optimum h, which is the cheapest code there
- * is (Eqn. 5), and delta[i], what it costs to differ from h in bit i (Eqn. 6). A code's distance is the sum of
- * delta[i] over the bits where it differs from h. So all arithmetic is exact, and a mismatch with the query may well
- * be cheaper than a match.
+ * Distances. The caller reduces a query to the optimum h, the cheapest possible code (Eqn. 5), and nonnegative integers
+ * delta[i], the cost of differing from h in bit i (Eqn. 6). The distance of a code is the sum of delta[i] over the bits
+ * where it differs from h. All arithmetic is therefore exact, and a mismatch with the query may be cheaper than a
+ * match.
  *
- * Counts, as the paper's tables turn out to count. Buckets: every look-up, of empty buckets too, and again when
- * the merged table is asked for the same key on behalf of another substring. Candidates: distinct codes met.
+ * Counts. These rules reproduce the paper's tables. Buckets: every look-up, including those of empty buckets and
+ * repeated look-ups of a key in the merged table for different substrings. Candidates: distinct codes found.
  *
- * Ties. The paper stops as soon as the k-th distance is at most the bound, so which of several codes at exactly the
- * k-th distance are returned is left to the order of probing. The returned distances are exact all the same.
+ * Ties. The paper stops as soon as the k-th distance is at most the bound. If several codes are at exactly the k-th
+ * distance, the order of probing decides which of them are returned. The returned distances are exact.
  *
  * Failures. Functions return LAB_OK or another lab_status. No function calls back, prints or keeps global state.
  */
 
 enum lab_status {
     LAB_OK = 0,
-    LAB_MEMORY = 1,    /* an allocation failed; what was written to the answers so far is meaningless */
-    LAB_ARGUMENT = 2,  /* an argument is outside the range that its comment gives */
+    LAB_MEMORY = 1,    /* an allocation failed; the contents of the answers are unspecified */
+    LAB_ARGUMENT = 2,  /* an argument is outside its documented range */
     LAB_TOO_LONG = 3,  /* a substring has more than LAB_MAX_SUBSTRING_BITS bits: use more tables */
     LAB_TOO_LARGE = 4, /* n x tables is 2^32 or more: use fewer tables or split the codes */
     LAB_COST = 5       /* a query's deltas add up to 2^62 or more: round its costs to fewer bits */
 };
 
-/* A sentence for people. Never NULL; the text is static. */
+/* The meaning of a status, in English. Never NULL; the text is static. */
 const char *lab_status_text(int status);
 
 enum lab_limits {
-    LAB_MAX_BITS = 4096,        /* the longest code */
-    LAB_MAX_SUBSTRING_BITS = 24 /* the longest substring; a table's directory has 2^substring entries of 4 bytes */
+    LAB_MAX_BITS = 4096,        /* bits of a code */
+    LAB_MAX_SUBSTRING_BITS = 24 /* bits of a substring; the directory of a table has 2^bits entries of 4 bytes */
 };
 
 /* -- Index ------------------------------------------------------------------------------------------------------- */
@@ -55,9 +55,9 @@ enum lab_layout {
     LAB_SINGLE = 1 /* all substrings of all codes in one table (Sec. IV.B) */
 };
 
-/* Build the hash tables over n codes (n x ceil(bits / 8) bytes, row-major). The codes are borrowed: they must stay
- * as they are until lab_index_free. `tables` is the paper's m, 1 .. bits.
- * Failures: LAB_ARGUMENT, LAB_TOO_LONG, LAB_TOO_LARGE, LAB_MEMORY; *index is then untouched. Thread-safe. */
+/* Build the hash tables over n codes (n x ceil(bits / 8) bytes, row-major). The codes are borrowed and must not
+ * change until lab_index_free. `tables` is the paper's m, 1 .. bits.
+ * Failures: LAB_ARGUMENT, LAB_TOO_LONG, LAB_TOO_LARGE, LAB_MEMORY. *index is untouched on failure. Thread-safe. */
 int lab_index_new(const uint8_t *codes, size_t n, uint32_t bits, uint32_t tables, enum lab_layout layout,
                   lab_index **index);
 
@@ -66,19 +66,19 @@ void lab_index_free(lab_index *index);
 
 struct lab_storage {
     uint64_t codes;     /* bytes of the codes themselves */
-    uint64_t directory; /* bytes that say where each bucket starts */
-    uint64_t postings;  /* bytes of the identifiers in the buckets */
+    uint64_t directory; /* bytes of the bucket offsets */
+    uint64_t postings;  /* bytes of the row numbers in the buckets */
 };
 
-/* The bytes an index occupies. Thread-safe, cannot fail. */
+/* The size of an index. Thread-safe, cannot fail. */
 void lab_index_storage(const lab_index *index, struct lab_storage *storage);
 
 struct lab_usage {
     uint64_t all; /* |T_all|: bucket indices that are non-empty in at least one of the m tables */
-    uint64_t one; /* |T_one|: those that are non-empty in exactly one */
+    uint64_t one; /* |T_one|: bucket indices that are non-empty in exactly one */
 };
 
-/* The paper's Table I: how far the m tables share their bucket indices. The same for both layouts. Thread-safe.
+/* The paper's Table I: how many bucket indices the m tables share. The same for both layouts. Thread-safe.
  * Failures: LAB_MEMORY. */
 int lab_index_usage(const lab_index *index, struct lab_usage *usage);
 
@@ -90,8 +90,8 @@ struct lab_costs {
     const uint64_t *deltas; /* count x bits: the cost of differing from h in each bit */
 };
 
-/* The caller's arrays. Query i's hits stand at i x k, ordered by (distance, id); only the first found[i] =
- * min(k, n) are written. */
+/* Arrays of the caller. The hits of query i start at position i x k, ordered by (distance, id). Only the first
+ * found[i] = min(k, n) are written. */
 struct lab_answers {
     uint32_t *ids;        /* count x k: row numbers */
     uint64_t *distances;  /* count x k */
@@ -102,54 +102,54 @@ struct lab_answers {
 
 /* -- The systems -------------------------------------------------------------------------------------------------
  * Each answers every query of the batch on the calling thread. k may be 0 and may exceed n. All are thread-safe.
- * Failures of each: LAB_MEMORY, and LAB_COST where costs are given.
+ * Failures of each: LAB_MEMORY, and LAB_COST if it takes costs.
  */
 
-/* Linear Scan (Sec. V.B): every code, through one table of 256 sums per byte. Exact. */
+/* Linear Scan (Sec. V.B): compares every code, with one look-up table of 256 sums per byte. Exact. */
 int lab_scan(const lab_index *index, const struct lab_costs *costs, size_t k, struct lab_answers *answers);
 
-/* When a search over the tables may end (Sec. IV.A). f(s_i): cost of the substring last taken from queue i; f(s^_i):
- * cost of the substring now on its top. r is the k-th best code met so far. */
+/* When a search over the tables may stop (Sec. IV.A). f(s_i) is the cost of the substring last taken from queue i,
+ * f(s^_i) the cost of the substring now at its head. r is the k-th best code found so far. */
 enum lab_criterion {
-    LAB_EQN10 = 0,      /* g(r) <= sum f(s^_i), looked at once per round over all tables */
-    LAB_EQN11 = 1,      /* the same bound, looked at after every bucket: FSWBC */
+    LAB_EQN10 = 0,      /* g(r) <= sum f(s^_i), checked once per round over all tables */
+    LAB_EQN11 = 1,      /* the same bound, checked after every bucket: FSWBC */
     LAB_EQN15 = 2,      /* Eqn. 11 with each round's tables sorted by f(s^_i) - f(s_i): FSWBC_sort */
     LAB_EQN16 = 3,      /* g(r) <= sum f(s_i), the paper's formula for PQTable's rule, after every bucket */
-    LAB_APPEARANCES = 4 /* PQTable's rule itself: some code has been met in all m tables, and k codes are no farther.
-                           Looked at after every candidate; this is what the paper's PQTable rows measure */
+    LAB_APPEARANCES = 4 /* PQTable's own rule: some code was found in all m tables, and k codes are no farther.
+                           Checked after every candidate; the paper's PQTable rows measure this rule */
 };
 
 /* FSWBC (Alg. 1 and 2); on a LAB_SINGLE index this is FSWBC_single. Exact under every criterion.
- * Failures also: LAB_ARGUMENT for an unknown criterion. */
+ * Other failures: LAB_ARGUMENT for an unknown criterion. */
 int lab_fswbc(const lab_index *index, const struct lab_costs *costs, size_t k, enum lab_criterion criterion,
               struct lab_answers *answers);
 
-/* PQTable on binary codes (Sec. V.C): each 8 bits of a substring are one sub-quantiser with 256 centroids; buckets
- * come in order from the multi-sequence algorithm; LAB_APPEARANCES ends the search. Exact. */
+/* PQTable on binary codes (Sec. V.C): each 8 bits of a substring are one sub-quantiser with 256 centroids. The
+ * multi-sequence algorithm generates the buckets in order; LAB_APPEARANCES stops the search. Exact. */
 int lab_pqtable(const lab_index *index, const struct lab_costs *costs, size_t k, struct lab_answers *answers);
 
-/* MIH_binary: multi-index hashing by plain Hamming distance. codes: count query codes, packed. The distances
- * are Hamming distances and are exact; equal ones come in the order they were met, not by id. */
+/* MIH_binary: multi-index hashing by plain Hamming distance. codes: `count` packed query codes. The distances are exact
+ * Hamming distances. Hits at the same distance are in the order in which they were found, not by id. */
 int lab_mih_binary(const lab_index *index, const uint8_t *codes, size_t count, size_t k, struct lab_answers *answers);
 
-/* Which codes MIH_weight chooses from. */
+/* The codes that MIH_weight ranks. */
 enum lab_pool {
-    LAB_KEPT = 0, /* what multi-index hashing keeps: the first k codes met at each Hamming distance. Gives the paper's
-                     accuracy */
-    LAB_MET = 1   /* every candidate: dearer and more accurate than the paper's */
+    LAB_KEPT = 0, /* what multi-index hashing keeps: the first k codes found at each Hamming distance. Reproduces the
+                     paper's accuracy */
+    LAB_MET = 1   /* every candidate: slower and more accurate than the paper */
 };
 
-/* MIH_weight: the search of MIH_binary, whose pool is then ranked by weighted distance. Not exact: a close code whose
- * Hamming distance is large is missed. codes: costs->count query codes, packed.
- * Failures also: LAB_ARGUMENT for an unknown pool. */
+/* MIH_weight: the search of MIH_binary; its pool is then ranked by weighted distance. Not exact: it misses near codes
+ * whose Hamming distance is large. codes: costs->count packed query codes.
+ * Other failures: LAB_ARGUMENT for an unknown pool. */
 int lab_mih_weight(const lab_index *index, const uint8_t *codes, const struct lab_costs *costs, size_t k,
                    enum lab_pool pool, struct lab_answers *answers);
 
 /* -- Probing order ----------------------------------------------------------------------------------------------- */
 
-/* The codes made from `changed` by Operations 1 and 2 (Sec. III.B), in this order. Bit r of `changed` says that the
- * bit with the r-th smallest delta differs from h. Returns how many were written: 2; 1 from 0, which allows
- * Operation 1 only; 0 if the dearest of the `bits` bits is changed already. Thread-safe, cannot fail. */
+/* Apply Operations 1 and 2 (Sec. III.B) to `changed` and write the results in this order. Bit r of `changed` is set if
+ * the bit with the r-th smallest delta differs from h. Returns the number of results: 2; 1 if `changed` is 0, to which
+ * only Operation 1 applies; 0 if the most expensive of the `bits` bits is changed already. Thread-safe, cannot fail. */
 uint32_t lab_successors(uint32_t changed, uint32_t bits, uint32_t successors[2]);
 
 enum lab_generator {

@@ -1,21 +1,22 @@
 /* Multi-index hashing by Hamming distance, MIH_binary, and its re-ranked variant, MIH_weight (Sec. V.B).
  *
- * With q cut like the codes, radius s grows from 0, and within a radius the tables take turns; table t looks into all
- * buckets whose key differs from q's substring t in exactly s bits:
+ * The query q is cut like the codes. The radius s grows from 0, and for each radius the tables take turns. Table t
+ * probes all buckets whose key differs from substring t of q in exactly s bits:
  *
  *     radius 0: table 0, table 1, ..., m - 1       radius 1: table 0, table 1, ...
  *     settled:   d = 0    d = 1       d = m - 1              d = m    d = m + 1
  *
- * Why a turn settles one distance. A code not met when table t is done at radius s differs in at least s + 1 bits in
- * each of the tables 0 .. t and in at least s bits in each of the others: in all at least s m + t + 1. So every code at
- * distance d = s m + t has been met, and once the settled distances hold k codes the search ends.
+ * Why a turn settles one distance. Consider a code that has not been found after table t at radius s. It differs from q
+ * in at least s + 1 bits in each of the tables 0 .. t, and in at least s bits in each of the others: at least s m + t +
+ * 1 bits in all. So every code at distance d = s m + t has been found. The search ends once the settled distances have
+ * k codes.
  *
- * Kept are the first k codes met at each distance, which is all that the k nearest by Hamming distance can need:
+ * The first k codes found at each distance are kept. The k nearest by Hamming distance need no more:
  *
  *     kept[d]: row, row, ...  (at most k)          d = 0 .. bits
  *
- * MIH_weight ranks by weighted distance what is kept, at distances not settled too. That, and not the whole set of
- * candidates, is what reproduces the paper's accuracy.
+ * MIH_weight ranks the kept codes by weighted distance, including those at distances not settled yet. This pool, not
+ * the whole set of candidates, reproduces the paper's accuracy.
  */
 #include "hash_table.h"
 #include "nearest.h"
@@ -31,14 +32,14 @@ struct kept {
     size_t capacity;
 };
 
-/* All scratch of a batch, reused from query to query. */
+/* Scratch memory of a batch, reused for each query. */
 struct search {
     const lab_index *index;
     size_t k;          /* min(k, n) */
-    struct kept *kept; /* one per Hamming distance, bits + 1 of them */
+    struct kept *kept; /* one per Hamming distance, 0 .. bits */
     struct lab_visits visits;
     uint64_t buckets;
-    struct lab_weigher *weigher; /* where every candidate is to be weighed when met: MIH_weight over LAB_MET */
+    struct lab_weigher *weigher; /* LAB_MET only: weighs every candidate when it is found; otherwise NULL */
     struct lab_nearest *nearest;
 };
 
@@ -107,13 +108,13 @@ static int probe_bucket(struct search *search, const uint8_t *code, uint32_t t, 
     return LAB_OK;
 }
 
-/* The next larger number with as many ones. x must not be 0. */
+/* The next larger number with the same number of ones. x must not be 0. */
 static uint32_t next_same_weight(uint32_t x) {
     uint32_t lowest = x & (~x + 1), ripple = x + lowest;
     return ripple | ((x ^ ripple) / lowest) >> 2;
 }
 
-/* Look into every bucket of table t that lies at exactly `radius` from the query's substring. */
+/* Probe every bucket of table t at exactly `radius` from the query's substring. */
 static int probe_shell(struct search *search, const uint8_t *code, uint32_t t, uint32_t radius) {
     uint32_t length = lab_substring_bits(search->index, t);
     uint32_t centre = lab_substring(search->index, code, t);
@@ -126,14 +127,14 @@ static int probe_shell(struct search *search, const uint8_t *code, uint32_t t, u
     return LAB_OK;
 }
 
-/* Fill kept[] until the settled distances hold the k nearest by Hamming distance. */
+/* Fill kept[] until the settled distances contain the k nearest by Hamming distance. */
 static int search_run(struct search *search, const uint8_t *code) {
     uint32_t tables = search->index->tables;
     size_t settled = 0;
     lab_visits_clear(&search->visits);
     search->buckets = 0;
     for (uint32_t d = 0; d <= search->index->bits; d++) search->kept[d].size = 0;
-    /* Ends before d passes `bits`: by then all n codes, and k <= n, are settled. */
+    /* Ends before d exceeds `bits`: by then all n >= k codes are settled. */
     for (uint32_t d = 0; settled < search->k; d++) {
         int status = probe_shell(search, code, d % tables, d / tables);
         if (status != LAB_OK) return status;

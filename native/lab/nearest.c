@@ -2,7 +2,7 @@
  *
  *               worst                heap[i] is no better than heap[2i + 1] and heap[2i + 2]
  *              /     \
- *           ...       ...            a better hit replaces the root; emit sorts in place by taking the root off
+ *           ...       ...            a better hit replaces the root; emit removes the root until the heap is empty
  */
 #include "nearest.h"
 

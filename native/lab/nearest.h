@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_NEAREST_H
 #define WHAMMING_LAB_NEAREST_H
-/* The k best codes met so far: the K-size max-heap of the decision module (Sec. IV.A). */
+/* The k best codes found so far: the K-size max-heap of the decision module (Sec. IV.A). */
 #include "lab.h"
 
 #include <stdbool.h>
@@ -16,28 +16,28 @@ struct lab_nearest {
     size_t capacity; /* min(k, n), so that a heap over all codes counts as full */
 };
 
-/* An empty heap. Failures: LAB_MEMORY; lab_nearest_free is safe all the same. */
+/* Initialise an empty heap. Failures: LAB_MEMORY; call lab_nearest_free also after a failure. */
 int lab_nearest_init(struct lab_nearest *nearest, size_t k, size_t n);
 void lab_nearest_free(struct lab_nearest *nearest);
 
 static inline bool lab_nearest_full(const struct lab_nearest *nearest) { return nearest->size == nearest->capacity; }
 
-/* g(r) <= bound: nothing that costs at least `bound` can improve on what is kept. */
+/* Whether g(r) <= bound: no code that costs `bound` or more can improve the heap. */
 static inline bool lab_nearest_within(const struct lab_nearest *nearest, uint64_t bound) {
     return lab_nearest_full(nearest) && (nearest->capacity == 0 || nearest->heap[0].distance <= bound);
 }
 
-/* Keep a hit that may be among the k best; what it beats is dropped. */
+/* Keep a hit if it is among the k best; the worst hit is dropped for it. */
 void lab_nearest_keep(struct lab_nearest *nearest, struct lab_hit hit);
 
-/* Keep a code if it is among the k best. Inline, because nearly every candidate ends at this comparison. */
+/* The same, for a candidate. Inline, because nearly every candidate fails this comparison. */
 static inline void lab_nearest_offer(struct lab_nearest *nearest, uint64_t distance, uint32_t id) {
     if (lab_nearest_full(nearest) && (nearest->capacity == 0 || distance > nearest->heap[0].distance)) return;
     lab_nearest_keep(nearest, (struct lab_hit){distance, id});
 }
 
-/* Write the kept hits in (distance, id) order as the answer to query number `query` of a batch with this k, and empty
- * the heap. */
+/* Write the kept hits, in order of (distance, id), as the answer to query number `query` of a batch with this k, and
+ * clear the heap. */
 void lab_nearest_emit(struct lab_nearest *nearest, struct lab_answers *answers, size_t query, size_t k);
 
 #endif

@@ -1,7 +1,7 @@
-/* PQTable on binary codes (Sec. V.C): the multi-sequence algorithm over parts of 8 bits generates the buckets;
- * framework.c does the rest, ending by PQTable's own rule.
+/* PQTable on binary codes (Sec. V.C). The multi-sequence algorithm over parts of 8 bits generates the buckets;
+ * framework.c does the rest and stops by PQTable's own rule.
  *
- * Each part's 256 values are sorted by cost once per query. A code is then a tuple of ranks, one per part:
+ * The 256 values of each part are sorted by cost once per query. A code is then a tuple of ranks, one per part:
  *
  *       rank of part 1
  *         ^
@@ -11,8 +11,8 @@
  *         +----------> rank of part 0
  *           0  1  2
  *
- * Invariants. Costs do not fall along any rank, so the cheapest tuple not popped has all its predecessors popped,
- * hence is queued. A tuple is queued when the last of its predecessors is popped, so only once.
+ * Invariants. Costs do not decrease along any rank. So all predecessors of the cheapest unpopped tuple have been
+ * popped, and that tuple is in the queue. A tuple is queued when the last of its predecessors is popped, so only once.
  */
 #include "framework.h"
 #include "sequence.h"

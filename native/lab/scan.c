@@ -1,10 +1,10 @@
-/* Linear Scan (Sec. V.B): the distance of every code by byte tables, the k best kept in a heap.
- * Candidates are all n codes; no bucket is looked into.
+/* Linear Scan (Sec. V.B): computes the distance of every code with byte tables, and keeps the k best in a heap.
+ * All n codes are candidates; no bucket is probed.
  */
 #include "nearest.h"
 #include "weigher.h"
 
-/* Inlined with a constant code_bytes below, so that the usual lengths are unrolled. */
+/* Inlined with constant code_bytes below, so that the loop is unrolled for common lengths. */
 static inline void scan_rows(const lab_index *index, const struct lab_weigher *weigher, size_t code_bytes,
                              struct lab_nearest *nearest) {
     for (size_t row = 0; row < index->n; row++) {

@@ -1,4 +1,4 @@
-/* Probing sequences, whichever generator makes them. See sequence.h. */
+/* Probing sequences, independent of the generator. See sequence.h. */
 #include "sequence.h"
 
 #include "weigher.h"

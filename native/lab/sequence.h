@@ -2,8 +2,8 @@
 #define WHAMMING_LAB_SEQUENCE_H
 /* A probing sequence: all codes of one substring, each exactly once, in nondecreasing cost.
  *
- * Two generators make the same sequence up to ties: lab_flips (fswbc.c) and lab_parts (pqtable.c). Either
- * way the cheapest code not yet probed is on top of the frontier.
+ * Two generators produce the same sequence up to ties: lab_flips (fswbc.c) and lab_parts (pqtable.c). In both, the
+ * cheapest code not probed yet is on top of the frontier.
  */
 #include "frontier.h"
 
@@ -34,22 +34,22 @@ struct lab_sequence {
     struct lab_parts *parts;                   /* NULL: the flip sequence */
 };
 
-/* Room for sequences of up to `bits` bits. Failures: LAB_MEMORY; lab_sequence_free is safe all the same. */
+/* Prepare for sequences of `bits` bits. Failures: LAB_MEMORY; call lab_sequence_free also after a failure. */
 int lab_sequence_init(struct lab_sequence *sequence, uint32_t bits, enum lab_generator generator);
 void lab_sequence_free(struct lab_sequence *sequence);
 
-/* Begin anew at `optimum`, whose bit i may be flipped for deltas[i]. Failures: LAB_MEMORY. */
+/* Start a new sequence at `optimum`. Flipping its bit i costs deltas[i]. Failures: LAB_MEMORY. */
 int lab_sequence_start(struct lab_sequence *sequence, uint32_t optimum, const uint64_t *deltas);
 
 static inline bool lab_sequence_ended(const struct lab_sequence *sequence) { return sequence->frontier.size == 0; }
 
-/* Cost of the next code, f(s^) in the paper. The sequence must not have ended. */
+/* The cost of the next code, f(s^) in the paper. The sequence must not have ended. */
 static inline uint64_t lab_sequence_top(const struct lab_sequence *sequence) { return sequence->frontier.heap[0].cost; }
 
 /* Take the next code. The sequence must not have ended. Failures: LAB_MEMORY. */
 int lab_sequence_next(struct lab_sequence *sequence, struct lab_probe *probe);
 
-/* The generators behind the functions above. */
+/* The generators that implement the functions above. */
 int lab_flips_start(struct lab_sequence *sequence, const uint64_t *deltas);
 int lab_flips_next(struct lab_sequence *sequence, struct lab_probe *probe);
 struct lab_parts *lab_parts_new(uint32_t bits);

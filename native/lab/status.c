@@ -1,4 +1,4 @@
-/* What each status means, for people. See enum lab_status in lab.h. */
+/* Texts of the status codes (enum lab_status in lab.h). */
 #include "lab.h"
 
 const char *lab_status_text(int status) {

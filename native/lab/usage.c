@@ -1,10 +1,10 @@
-/* |T_one| and |T_all|, the sharing of bucket indices between the m tables (Sec. IV.B, Table I).
+/* |T_one| and |T_all|: how many bucket indices the m tables share (Sec. IV.B, Table I).
  *
  *     tables_with[key]:  0 = empty everywhere,  1 = non-empty in one table (T_one),  2 = in more than one
  *
  *     T_all = T_1 u ... u T_m = every key whose entry is not 0
  *
- * Read off the codes rather than the tables, so that the merged table, which has forgotten positions, is served too.
+ * Computed from the codes instead of the tables: the merged table does not store which substring a row came from.
  */
 #include "hash_table.h"
 

@@ -1,6 +1,6 @@
-/* The visited set, as in the paper's systems: one bit per row, all cleared before each query (with a billion rows
- * that clearing is the constant 8 ms of the paper's Table VII). PQTable's counters are undone one by one instead: the
- * rows counted are few, the counters 16 times as large.
+/* The visited set, as in the paper's systems: one bit per row, all cleared before each query. (With a billion rows,
+ * clearing takes the constant 8 ms of the paper's Table VII.) PQTable's counters are reset one by one instead: they are
+ * 16 times as large, and few rows are counted.
  */
 #include "visits.h"
 

@@ -1,27 +1,27 @@
 #ifndef WHAMMING_LAB_VISITS_H
 #define WHAMMING_LAB_VISITS_H
-/* Which codes a query has met, and in how many tables. */
+/* The codes that a query has found, and in how many tables. */
 #include "lab.h"
 
 #include <stdbool.h>
 
 struct lab_visits {
     size_t n;
-    uint64_t candidates;   /* distinct rows met */
+    uint64_t candidates;   /* distinct rows found */
     uint64_t *met;         /* one bit per row */
-    uint16_t *appearances; /* per row, in how many tables it was met; NULL where nobody asks */
-    uint32_t *counted;     /* the rows whose appearances are not 0, counted_size of them */
+    uint16_t *appearances; /* per row, in how many tables it was found; NULL if not counted */
+    uint32_t *counted;     /* the rows whose appearances are not 0 */
     size_t counted_size;
 };
 
-/* Nothing met yet. Failures: LAB_MEMORY; lab_visits_free is safe all the same. */
+/* Initialise an empty set. Failures: LAB_MEMORY; call lab_visits_free also after a failure. */
 int lab_visits_init(struct lab_visits *visits, size_t n, bool count_appearances);
 void lab_visits_free(struct lab_visits *visits);
 
-/* Forget everything, for the next query. */
+/* Clear the set for the next query. */
 void lab_visits_clear(struct lab_visits *visits);
 
-/* Note that a row was met; true the first time. */
+/* Record that a row was found. Returns true the first time. */
 static inline bool lab_visits_first(struct lab_visits *visits, uint32_t row) {
     uint64_t bit = UINT64_C(1) << (row & 63);
     if (visits->met[row >> 6] & bit) return false;
@@ -30,7 +30,7 @@ static inline bool lab_visits_first(struct lab_visits *visits, uint32_t row) {
     return true;
 }
 
-/* Note that a row was met in one more table; returns in how many so far. */
+/* Record that a row was found in one more table. Returns the number of tables so far. */
 static inline uint32_t lab_visits_appear(struct lab_visits *visits, uint32_t row) {
     if (visits->appearances[row] == 0) visits->counted[visits->counted_size++] = row;
     return ++visits->appearances[row];

@@ -1,18 +1,18 @@
 #ifndef WHAMMING_LAB_WEIGHER_H
 #define WHAMMING_LAB_WEIGHER_H
-/* A query's weighted Hamming distance to any code, byte by byte. weigher.c says how. */
+/* Computes a query's weighted Hamming distance to any code, byte by byte. See weigher.c. */
 #include "hash_table.h"
 
 struct lab_weigher {
     size_t code_bytes;
-    uint64_t (*sums)[256]; /* sums[byte][value]: cost of that byte of a code having that value */
+    uint64_t (*sums)[256]; /* sums[byte][value]: cost of a code whose byte `byte` is `value` */
 };
 
-/* Room for codes of this index. Failures: LAB_MEMORY; lab_weigher_free is safe all the same. */
+/* Allocate for the codes of this index. Failures: LAB_MEMORY; call lab_weigher_free also after a failure. */
 int lab_weigher_init(struct lab_weigher *weigher, const lab_index *index);
 void lab_weigher_free(struct lab_weigher *weigher);
 
-/* Make it the weigher of query number `query`. Failures: LAB_COST. */
+/* Compute the tables of query number `query`. Failures: LAB_COST. */
 int lab_weigher_start(struct lab_weigher *weigher, const lab_index *index, const struct lab_costs *costs, size_t query);
 
 static inline uint64_t lab_weigh(const struct lab_weigher *weigher, const uint8_t *code) {

@@ -1,6 +1,6 @@
-"""What the tests generate: codes, ids, index layouts and queries of every awkward kind.
+"""Generated test data: codes, ids, index layouts and queries, with many edge cases.
 
-Hypothesis draws the kinds and sizes, which shrink well; a seed that it draws as well fills them with numbers.
+Hypothesis draws kinds, sizes and a seed. Kinds and sizes shrink well; the seed determines the values.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ WEIGHT_KINDS: tuple[WeightKind, ...] = (
     "fractions",
 )
 
-MOST_CELLS = 1_500_000  # codes x bits of one example, so that the oracle's sums stay cheap
-FEW_KEYS = 1 << 15  # in all tables: a probe tries them all in milliseconds
+MAX_CELLS = 1_500_000  # codes x bits of one example; keeps the oracle fast
+FEW_KEYS = 1 << 15  # in all tables together; a probe of all of them takes milliseconds
 
 
 def generated(base: int) -> settings:
-    """Hypothesis's settings for a test that makes ``base`` examples in ``make test``, and more in ``make soak``."""
+    """Hypothesis settings: ``base`` examples by default, scaled by WHAMMING_CASES (``make test``, ``make soak``)."""
     wanted = int(os.environ.get("WHAMMING_CASES", DEFAULT_CASES))
     return settings(
         max_examples=max(1, base * wanted // DEFAULT_CASES),
@@ -63,7 +63,7 @@ def generated(base: int) -> settings:
 
 @dataclass(frozen=True)
 class Data:
-    """Codes with their ids, and how an index lays them out."""
+    """Codes with their ids, and the options of the index built over them."""
 
     bits: int
     codes: Codes
@@ -89,13 +89,13 @@ class Data:
             threads=self.threads,
         )
 
-    def dear_to_probe(self, index: Index) -> bool:
-        """Probing may try so many keys that a test must not wait for the end of it."""
+    def slow_to_probe(self, index: Index) -> bool:
+        """Whether a full probe may try too many keys for a test."""
         length = choose_substring_bits(self.n, self.bits) if self.substring_bits is None else self.substring_bits
         return index.table_count << min(length, self.bits) > 8 * FEW_KEYS
 
     def query(self, kind: WeightKind, seed: int) -> Floats:
-        """A cost table ``[bits, 2]`` around a code near a stored one."""
+        """Return a cost table ``[bits, 2]`` for a query near a stored code."""
         rng = np.random.default_rng([self.seed, seed])
         base = self.codes[rng.integers(self.n)] if self.n else make_codes("uniform", 1, self.bits, rng)[0]
         flips = np.packbits(rng.random(8 * len(base)) < rng.choice([0.0, 0.03, 0.3]), bitorder="little")
@@ -107,7 +107,7 @@ def plans(index: Index) -> tuple[Plan, ...]:
 
 
 def make_codes(kind: CodeKind, n: int, bits: int, rng: np.random.Generator) -> Codes:
-    """Packed codes; the bits past the last one are noise, which the engine must ignore."""
+    """Return packed codes. Bits past the last one are noise, which the engine must ignore."""
     width = (bits + 7) // 8
     if kind == "uniform":
         return rng.integers(0, 256, (n, width), dtype=np.uint8)
@@ -132,7 +132,7 @@ def make_ids(kind: IdKind, n: int, rng: np.random.Generator) -> Ids | None:
 
 
 def make_table(kind: WeightKind, code: Codes, bits: int, rng: np.random.Generator) -> Floats:
-    """Costs ``[bits, 2]``: of the stored bit being 0, and 1."""
+    """Return a cost table ``[bits, 2]``: the cost of a stored 0 and of a stored 1."""
     if kind == "both":
         return rng.normal(size=(bits, 2)) * float(rng.choice([1e-9, 1.0, 1e9]))
     weights: Floats
@@ -163,7 +163,7 @@ def make_table(kind: WeightKind, code: Codes, bits: int, rng: np.random.Generato
 
 
 def bit_lengths() -> st.SearchStrategy[int]:
-    """1 to 4096, around bytes and words, and on both sides of 288, where the sweep's sums become wider."""
+    """1 to 4096, often near multiples of 8 and 64, and near 288, where the sweep changes to 16-bit sums."""
     edges = [1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 284, 285, 287, 288, 289, 292, 511, 4095, 4096]
     return st.one_of(st.sampled_from(edges), st.integers(1, 70), st.integers(1, 300), st.integers(280, 4096))
 
@@ -171,7 +171,7 @@ def bit_lengths() -> st.SearchStrategy[int]:
 @st.composite
 def datasets(draw: st.DrawFn, least: int = 0, most: int = 5000) -> Data:
     bits = draw(bit_lengths())
-    room = max(least, min(most, MOST_CELLS // bits))
+    room = max(least, min(most, MAX_CELLS // bits))
     n = draw(st.one_of(st.integers(least, min(room, least + 8)), st.integers(least, room)))
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def datasets(draw: st.DrawFn, least: int = 0, most: int = 5000) -> Data:
 
 
 def substring_lengths(bits: int) -> st.SearchStrategy[int | None]:
-    """Mostly so short that every key of every table can be tried; now and then any length up to 32."""
+    """Mostly so short that a full probe is fast; sometimes any length up to 32."""
     most = max(length for length in range(1, 33) if -(-min(bits, 256) // length) << length <= FEW_KEYS)
     short = st.integers(1, most)
     return st.one_of(st.none(), short, short, short, st.integers(9, 32))

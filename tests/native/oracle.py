@@ -1,7 +1,7 @@
-"""The truth, in exact integer arithmetic: what every search of the engine is compared with.
+"""The oracle: exact answers in integer arithmetic, with which every search of the engine is compared.
 
-Costs are rounded by the rule that ``whamming.h`` documents, by Python's integers; every code's distance is an integer
-below 2^53 in size, so that int64 sums, and the double that the integer over a power of two is, are exact.
+Costs are rounded with Python integers, by the rule in ``whamming.h``. The magnitude of every distance is an integer up
+to 2^53. So int64 sums are exact, and so is the conversion to a double and its division by a power of two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 
 
 def round_costs(table: Floats) -> tuple[Integers, int]:
-    """Costs ``[bits, 2]`` as integers, and the exponent of the power of two that they were multiplied by."""
+    """Round costs ``[bits, 2]`` to integers. Returns them and the exponent: they were multiplied by 2**exponent."""
     largest = max(abs(cost) for cost in table.flat)
     if largest == 0:
         return np.zeros(table.shape, dtype=np.int64), 0
@@ -29,7 +29,7 @@ def round_costs(table: Floats) -> tuple[Integers, int]:
 
 
 def _times_power(cost: float, exponent: int) -> int:
-    """``cost * 2**exponent`` to the nearest integer, ties to even."""
+    """Round ``cost * 2**exponent`` to the nearest integer, ties to even."""
     top, bottom = cost.as_integer_ratio()
     top, bottom = (top << exponent, bottom) if exponent >= 0 else (top, bottom << -exponent)
     down, rest = divmod(top, bottom)
@@ -38,7 +38,7 @@ def _times_power(cost: float, exponent: int) -> int:
 
 @dataclass(frozen=True)
 class Truth:
-    """A full answer, or a part of one: hits in the total order by (distance, id)."""
+    """A complete answer, or a part of one: hits in total order by (distance, id)."""
 
     ids: Ids
     distances: Floats
@@ -61,7 +61,7 @@ class Truth:
 
 
 def truth(codes: Codes, table: Floats, ids: Ids | None = None) -> Truth:
-    """All codes in order of (distance, id) for a query of costs ``[bits, 2]``."""
+    """Return all items in order of (distance, id), for a cost table ``[bits, 2]``."""
     costs, exponent = round_costs(table)
     ones = np.unpackbits(codes, axis=1, count=len(table), bitorder="little")
     sums = costs[:, 0].sum() + ones @ (costs[:, 1] - costs[:, 0])

@@ -1,4 +1,4 @@
-"""A cursor's life: asking, ending, cancelling, closing, and many of them at once."""
+"""Cursors: taking hits, invalid arguments, closing, cancelling, and many cursors at once."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def whole(codes: Codes) -> Truth:
 
 @pytest.fixture
 def long_search() -> tuple[Index, Costs]:
-    """A probe that would go on for minutes: two tables of 2^32 keys, and no code near the query."""
+    """A long probe: no code is near the query."""
     codes = np.zeros((200_000, 8), dtype=np.uint8)
     codes[:, :3] = np.arange(200_000, dtype=np.uint32).view(np.uint8).reshape(-1, 4)[:, :3]
     return Index.build(codes, 64, substring_bits=16), Costs.weights(np.full(8, 255, dtype=np.uint8), np.ones(64))
 
 
-# -- asking and ending -------------------------------------------------------------------------------------------------
+# -- taking hits -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plan", ["auto", "probe", "sweep"])
-def test_iterating_yields_hits(index: Index, costs: Costs, whole: Truth, plan: Plan) -> None:
+def test_iteration_yields_hits(index: Index, costs: Costs, whole: Truth, plan: Plan) -> None:
     with index.cursor(costs, k=5, plan=plan) as cursor:
         hits = list(cursor)
     assert hits == [Hit(i, d) for i, d in zip(whole.ids[:5].tolist(), whole.distances[:5].tolist(), strict=True)]
@@ -58,9 +58,7 @@ def test_iterating_yields_hits(index: Index, costs: Costs, whole: Truth, plan: P
 
 
 @pytest.mark.parametrize("plan", ["auto", "probe", "sweep"])
-def test_iterating_and_asking_hand_out_each_hit_once_and_in_order(
-    index: Index, costs: Costs, whole: Truth, plan: Plan
-) -> None:
+def test_iteration_and_next_share_one_order_of_hits(index: Index, costs: Costs, whole: Truth, plan: Plan) -> None:
     with index.cursor(costs, k=200, plan=plan) as cursor:
         ids = [next(cursor).id for _ in range(4)]
         assert cursor.lower_bound <= whole.distances[4]
@@ -70,7 +68,7 @@ def test_iterating_and_asking_hand_out_each_hit_once_and_in_order(
 
 
 @pytest.mark.parametrize("plan", ["auto", "probe", "sweep"])
-def test_fewer_hits_than_asked_for_come_with_the_reason(index: Index, costs: Costs, plan: Plan) -> None:
+def test_stop_says_why_there_are_fewer_hits_than_requested(index: Index, costs: Costs, plan: Plan) -> None:
     with index.cursor(costs, k=3, plan=plan) as cursor:
         assert len(cursor.next(5)[0]) == 3
         assert cursor.stop == "exhausted"
@@ -81,7 +79,7 @@ def test_fewer_hits_than_asked_for_come_with_the_reason(index: Index, costs: Cos
         assert cursor.lower_bound == math.inf
 
 
-def test_asking_for_none_changes_nothing(index: Index, costs: Costs, whole: Truth) -> None:
+def test_requesting_no_hits_changes_nothing(index: Index, costs: Costs, whole: Truth) -> None:
     with index.cursor(costs) as cursor:
         for _ in range(3):
             ids, distances = cursor.next(0)
@@ -91,7 +89,7 @@ def test_asking_for_none_changes_nothing(index: Index, costs: Costs, whole: Trut
 
 
 @pytest.mark.parametrize("plan", ["auto", "probe", "sweep"])
-def test_a_cursor_for_no_hits_is_exhausted(index: Index, costs: Costs, plan: Plan) -> None:
+def test_a_cursor_with_k_0_is_exhausted(index: Index, costs: Costs, plan: Plan) -> None:
     with index.cursor(costs, k=0, plan=plan) as cursor:
         assert cursor.next(10)[0].tolist() == []
         assert cursor.exhausted
@@ -102,7 +100,7 @@ def test_a_cursor_for_no_hits_is_exhausted(index: Index, costs: Costs, plan: Pla
 
 
 @pytest.mark.parametrize(("tables", "buckets"), LAYOUTS)
-def test_an_index_without_codes_has_no_hits(tables: Tables, buckets: Buckets) -> None:
+def test_an_empty_index_has_no_hits(tables: Tables, buckets: Buckets) -> None:
     index = Index.build(np.empty((0, 2), dtype=np.uint8), 12, None, tables, buckets)
     assert len(index) == 0
     for plan in plans(index):
@@ -115,7 +113,7 @@ def test_an_index_without_codes_has_no_hits(tables: Tables, buckets: Buckets) ->
                 assert len(cursor.guess(3)[0]) == 0
 
 
-def test_eager_asks_return_what_is_proven_so_far(index: Index, costs: Costs, whole: Truth) -> None:
+def test_eager_calls_return_the_hits_proven_so_far(index: Index, costs: Costs, whole: Truth) -> None:
     sent = 0
     with index.cursor(costs, k=500, plan="probe") as cursor:
         calls = 0
@@ -129,7 +127,7 @@ def test_eager_asks_return_what_is_proven_so_far(index: Index, costs: Costs, who
     assert calls > 1
 
 
-def test_a_guess_goes_on_from_the_hits_handed_out(index: Index, costs: Costs, whole: Truth) -> None:
+def test_guess_continues_after_the_returned_hits(index: Index, costs: Costs, whole: Truth) -> None:
     with index.cursor(costs, k=50, plan="probe") as cursor:
         first = cursor.next(3)[0].tolist()
         ids, distances = cursor.guess(50)
@@ -142,7 +140,7 @@ def test_a_guess_goes_on_from_the_hits_handed_out(index: Index, costs: Costs, wh
     assert distances.tolist() == sorted(distances.tolist())
 
 
-def test_statistics_add_up(index: Index, costs: Costs) -> None:
+def test_statistics_are_consistent(index: Index, costs: Costs) -> None:
     with index.cursor(costs, k=10, plan="sweep") as cursor:
         before = cursor.stats
         cursor.next(10)
@@ -165,62 +163,59 @@ def test_statistics_add_up(index: Index, costs: Costs) -> None:
     assert probed.candidates >= probed.verified >= 10
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- invalid arguments -------------------------------------------------------------------------------------------------
 
 
-def test_a_negative_number_of_hits_is_refused(index: Index, costs: Costs) -> None:
+def test_a_negative_number_of_hits_is_rejected(index: Index, costs: Costs) -> None:
     with index.cursor(costs) as cursor:
-        with pytest.raises(InvalidArgumentError, match="n = -1; it must be 0 or more"):
+        with pytest.raises(InvalidArgumentError, match=r"n = -1; .* 0 or more"):
             cursor.next(-1)
-        with pytest.raises(InvalidArgumentError, match="n = -1; it must be 0 or more"):
+        with pytest.raises(InvalidArgumentError, match=r"n = -1; .* 0 or more"):
             cursor.guess(-1)
 
 
 @pytest.mark.parametrize("k", [-1, 2**63, 2**64])
-def test_k_has_limits(index: Index, costs: Costs, k: int) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"k = {k}; it must be 0 or more"):
+def test_k_must_be_in_range(index: Index, costs: Costs, k: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"k = {k}; .* 0 or more"):
         index.cursor(costs, k=k)
 
 
-def test_k_may_be_far_more_than_there_are_codes(index: Index, costs: Costs, whole: Truth) -> None:
+def test_k_may_far_exceed_the_number_of_items(index: Index, costs: Costs, whole: Truth) -> None:
     for k in (2**31, 2**63 - 1):
         with index.cursor(costs, k=k) as cursor:
             assert cursor.next(2**40)[0].tolist() == whole.ids.tolist()
 
 
 @pytest.mark.parametrize("after", [(math.nan, 0), (1.0, -1), (1.0, 2**64)])
-def test_a_place_to_go_on_from_is_a_hit(index: Index, costs: Costs, after: tuple[float, int]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"after = .*; it must be a \(distance, id\)"):
+def test_after_must_be_a_valid_distance_and_id(index: Index, costs: Costs, after: tuple[float, int]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"after = .*\(distance, id\)"):
         index.cursor(costs, after=after)
 
 
-def test_a_radius_is_a_number(index: Index, costs: Costs) -> None:
-    with pytest.raises(InvalidArgumentError, match="radius = nan; it must be a number, or None"):
+def test_radius_must_not_be_nan(index: Index, costs: Costs) -> None:
+    with pytest.raises(InvalidArgumentError, match="radius = nan"):
         index.cursor(costs, radius=math.nan)
-    with pytest.raises(InvalidArgumentError, match="radius = nan; it must be a number, or None"):
+    with pytest.raises(InvalidArgumentError, match="radius = nan"):
         index.search(costs, radius=math.nan)
 
 
 @pytest.mark.parametrize(
     "budget", [Budget(candidates=-1), Budget(seconds=-1.0), Budget(seconds=math.nan), Budget(candidates=0)]
 )
-def test_a_budget_is_positive(index: Index, costs: Costs, budget: Budget) -> None:
-    with (
-        index.cursor(costs) as cursor,
-        pytest.raises(InvalidArgumentError, match="must be positive, or None for no limit"),
-    ):
+def test_budgets_must_be_positive(index: Index, costs: Costs, budget: Budget) -> None:
+    with index.cursor(costs) as cursor, pytest.raises(InvalidArgumentError, match="must be positive"):
         cursor.next(1, budget=budget)
 
 
-def test_a_cursor_searches_one_query(index: Index) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"these costs have 2; pass costs\[i\]"):
+def test_a_cursor_rejects_a_batch(index: Index) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"2 queries.*costs\[i\]"):
         index.cursor(Costs.table(np.ones((2, BITS, 2))))
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_cursor_says_so(index: Index, costs: Costs) -> None:
+def test_every_use_of_a_closed_cursor_raises(index: Index, costs: Costs) -> None:
     cursor = index.cursor(costs)
     cursor.close()
     cursor.close()
@@ -233,18 +228,18 @@ def test_a_closed_cursor_says_so(index: Index, costs: Costs) -> None:
         lambda: next(cursor),
         lambda: cursor.cancel(),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"the cursor is closed; start a new one with Index.cursor\(\)"):
+        with pytest.raises(InvalidArgumentError, match="closed"):
             use()
 
 
-def test_leaving_the_block_closes(index: Index, costs: Costs) -> None:
+def test_leaving_the_with_block_closes_the_cursor(index: Index, costs: Costs) -> None:
     with pytest.raises(KeyError), index.cursor(costs) as cursor:
         raise KeyError
     with pytest.raises(InvalidArgumentError, match="closed"):
         cursor.next(1)
 
 
-def test_a_cursor_keeps_its_index_and_its_costs(codes: Codes, whole: Truth) -> None:
+def test_a_cursor_keeps_its_index_alive_and_copies_its_costs(codes: Codes, whole: Truth) -> None:
     index = Index.build(codes, BITS)
     costs = Costs.table(make_table("random", codes[0], BITS, np.random.default_rng(1)))
     cursor = index.cursor(costs)
@@ -258,7 +253,7 @@ def test_a_cursor_keeps_its_index_and_its_costs(codes: Codes, whole: Truth) -> N
 
 
 @pytest.mark.parametrize("plan", ["auto", "probe", "sweep"])
-def test_a_cancelled_search_hands_out_nothing_more(index: Index, costs: Costs, plan: Plan) -> None:
+def test_a_cancelled_search_returns_no_more_hits(index: Index, costs: Costs, plan: Plan) -> None:
     with index.cursor(costs, plan=plan) as cursor:
         cursor.cancel()
         assert len(cursor.next(10)[0]) == 0
@@ -268,8 +263,8 @@ def test_a_cancelled_search_hands_out_nothing_more(index: Index, costs: Costs, p
         assert cursor.stop == "cancelled"
 
 
-def test_another_thread_cancels_a_running_search(long_search: tuple[Index, Costs]) -> None:
-    """The search works without the interpreter lock, or the other thread would never come to cancel it."""
+def test_another_thread_can_cancel_a_running_search(long_search: tuple[Index, Costs]) -> None:
+    """The search must release the interpreter lock, or the other thread could not cancel it."""
     index, costs = long_search
     with index.cursor(costs, plan="probe", k=200_000) as cursor:
         started = threading.Event()
@@ -290,7 +285,7 @@ def test_another_thread_cancels_a_running_search(long_search: tuple[Index, Costs
 
 
 @pytest.mark.parametrize(("tables", "buckets"), LAYOUTS)
-def test_many_threads_search_one_index(codes: Codes, tables: Tables, buckets: Buckets) -> None:
+def test_many_threads_can_search_one_index(codes: Codes, tables: Tables, buckets: Buckets) -> None:
     index = Index.build(codes, BITS, None, tables, buckets)
     rng = np.random.default_rng(3)
     queries = [make_table(kind, codes[rng.integers(N)], BITS, rng) for kind in WEIGHT_KINDS]
@@ -309,7 +304,7 @@ def test_many_threads_search_one_index(codes: Codes, tables: Tables, buckets: Bu
         list(pool.map(search, range(8)))
 
 
-def test_interleaved_cursors_do_not_disturb_each_other(index: Index, costs: Costs, whole: Truth) -> None:
+def test_interleaved_cursors_are_independent(index: Index, costs: Costs, whole: Truth) -> None:
     cursors: list[Cursor] = [index.cursor(costs, plan=plan) for plan in plans(index) for _ in range(4)]
     parts: list[list[int]] = [[] for _ in cursors]
     for size in (1, 5, 100, 400, N):

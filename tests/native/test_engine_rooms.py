@@ -1,4 +1,4 @@
-"""The engine's folders depend on each other one way only: base <- index <- search, and search on simd."""
+"""The engine's folders include each other one way only: search -> index -> base, and search -> simd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAY_INCLUDE = {
     "index": {"index", "base"},
     "search": {"search", "simd", "index", "base"},
 }
-"""The contract, ``whamming.h``, may be included everywhere and includes nothing of the engine."""
+"""Every file may include ``whamming.h``, which itself includes no file of the engine."""
 SOURCES = sorted(path for path in ENGINE.rglob("*") if path.suffix in {".c", ".h"})
 
 
@@ -26,7 +26,7 @@ def name(source: Path) -> str:
     return str(source.relative_to(ENGINE))
 
 
-def test_every_folder_has_its_rule() -> None:
+def test_every_folder_has_a_rule() -> None:
     assert {path.parent.name for path in SOURCES} == {*MAY_INCLUDE, ENGINE.name}
     assert [name(path) for path in SOURCES if path.parent == ENGINE] == ["whamming.h"]
     assert included(ENGINE / "whamming.h") == []
@@ -36,10 +36,10 @@ def test_every_folder_has_its_rule() -> None:
 def test_includes_point_one_way(source: Path) -> None:
     allowed = MAY_INCLUDE.get(source.parent.name, set())
     for header in included(source):
-        assert (ENGINE / header).is_file(), f"{header} is not named from the engine's folder"
-        assert header == "whamming.h" or header.partition("/")[0] in allowed, f"{header} is above {name(source)}"
+        assert (ENGINE / header).is_file(), f"{header} is not a path relative to native/engine"
+        assert header == "whamming.h" or header.partition("/")[0] in allowed, f"{name(source)} includes {header}"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_a_file_is_one_concept(source: Path) -> None:
+def test_no_file_exceeds_400_lines(source: Path) -> None:
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 400

@@ -1,4 +1,4 @@
-"""What is refused and why; arrays from anywhere, whole, misaligned or corrupt."""
+"""Invalid arguments; arrays in any kind of memory, misaligned or corrupt."""
 
 from __future__ import annotations
 
@@ -57,31 +57,31 @@ def check_answers(index: Index) -> None:
         assert (ids.tobytes(), distances.tobytes()) == whole.bytes()
 
 
-# -- refusals when building --------------------------------------------------------------------------------------------
+# -- invalid arguments of build ----------------------------------------------------------------------------------------
 
 
-def refused(match: str, call: Callable[[], object]) -> None:
+def check_rejected(match: str, call: Callable[[], object]) -> None:
     with pytest.raises(InvalidArgumentError, match=match):
         call()
 
 
 @pytest.mark.parametrize("bits", [0, -3, 4097])
-def test_bits_have_limits(bits: int) -> None:
-    refused(f"bits = {bits}; a code has 1 to 4096 bits", lambda: Index.build(np.zeros((1, 1), dtype=np.uint8), bits))
+def test_bits_must_be_1_to_4096(bits: int) -> None:
+    check_rejected(f"bits = {bits}; .* 1 to 4096", lambda: Index.build(np.zeros((1, 1), dtype=np.uint8), bits))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 6), (1, 3, 5), ()])
-def test_codes_have_a_row_of_bytes_each(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidArgumentError) as refusal:
+def test_codes_must_have_one_row_of_bytes_each(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
         Index.build(np.zeros(shape, dtype=np.uint8), BITS)
-    assert str(shape) in str(refusal.value)
-    assert "37 bits need [n, 5] bytes" in str(refusal.value)
+    assert str(shape) in str(caught.value)
+    assert "37 bits need [n, 5]" in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.bool_, np.float32])
-def test_codes_are_packed_bytes(dtype: type) -> None:
-    refused(
-        f"codes have dtype {np.dtype(dtype)}, not uint8; pack booleans with np.packbits",
+def test_codes_must_be_packed_bytes(dtype: type) -> None:
+    check_rejected(
+        f"{np.dtype(dtype)}, not uint8; .*np.packbits",
         lambda: Index.build(np.zeros((3, 5), dtype=dtype), BITS),
     )
 
@@ -94,108 +94,106 @@ def test_codes_may_be_strided() -> None:
 
 
 @pytest.mark.parametrize("shape", [(N - 1,), (N + 1,), (N, 1), ()])
-def test_ids_are_one_per_code(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidArgumentError) as refusal:
+def test_there_must_be_one_id_per_code(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
         Index.build(codes_of(), BITS, ids=np.zeros(shape, dtype=np.uint64))
-    assert str(shape) in str(refusal.value)
-    assert f"{N} codes need [{N}]" in str(refusal.value)
+    assert str(shape) in str(caught.value)
+    assert f"{N} codes need [{N}]" in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.bool_, object, "U3"])
-def test_ids_are_integers(dtype: Any) -> None:
-    refused(
-        "ids have dtype .*; they must be integers of 0 to", lambda: Index.build(codes_of(), BITS, np.zeros(N, dtype))
-    )
+def test_ids_must_be_integers(dtype: Any) -> None:
+    check_rejected("ids have dtype .* integers", lambda: Index.build(codes_of(), BITS, np.zeros(N, dtype)))
 
 
-def test_ids_are_not_negative() -> None:
+def test_ids_must_not_be_negative() -> None:
     ids = np.arange(N)
     ids[7] = -5
-    refused("id -5 of row 7 is negative; ids are 0 to", lambda: Index.build(codes_of(), BITS, ids))
+    check_rejected("id -5 of row 7", lambda: Index.build(codes_of(), BITS, ids))
 
 
-def test_ids_are_distinct() -> None:
+def test_ids_must_be_distinct() -> None:
     ids = np.arange(N, dtype=np.uint64)
     ids[[3, 50]] = 2**64 - 1
-    refused(
-        "id 18446744073709551615 is given more than once; ids must be distinct",
+    check_rejected(
+        "id 18446744073709551615 .*distinct",
         lambda: Index.build(codes_of(), BITS, ids),
     )
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint16, np.int64, np.uint64])
-def test_ids_of_any_integer_type_are_taken(dtype: type) -> None:
+def test_ids_of_any_integer_type_are_accepted(dtype: type) -> None:
     ids: NDArray[Any] = np.arange(100, dtype=dtype)[::-1]
     index = Index.build(codes_of()[:100], BITS, ids)
     assert sorted(index.search(Costs.table(query()), k=100).ids.tolist()) == list(range(100))
 
 
 @pytest.mark.parametrize("length", [0, -1, 33])
-def test_substrings_have_1_to_32_bits(length: int) -> None:
-    refused(
-        f"substring_bits = {length}; it must be 1 to 32", lambda: Index.build(codes_of(), BITS, substring_bits=length)
+def test_substring_bits_must_be_1_to_32(length: int) -> None:
+    check_rejected(
+        f"substring_bits = {length}; .* 1 to 32", lambda: Index.build(codes_of(), BITS, substring_bits=length)
     )
 
 
 @pytest.mark.parametrize("threads", [0, -1, 257])
-def test_threads_have_limits(threads: int) -> None:
-    refused(f"threads = {threads}; it must be 1 to 256", lambda: Index.build(codes_of(), BITS, threads=threads))
+def test_threads_must_be_1_to_256(threads: int) -> None:
+    check_rejected(f"threads = {threads}; .* 1 to 256", lambda: Index.build(codes_of(), BITS, threads=threads))
     index = Index.build(codes_of(), BITS)
-    refused(f"threads = {threads}; it must be 1 to 256", lambda: index.search(Costs.table(query()), threads=threads))
+    check_rejected(f"threads = {threads}; .* 1 to 256", lambda: index.search(Costs.table(query()), threads=threads))
 
 
-def test_names_are_told_apart() -> None:
-    refused("tables = 'tripple'; choose one of", lambda: Index.build(codes_of(), BITS, tables="tripple"))  # type: ignore[arg-type]
-    refused("buckets = 'slow'; choose one of", lambda: Index.build(codes_of(), BITS, buckets="slow"))  # type: ignore[arg-type]
+def test_unknown_option_names_are_rejected() -> None:
+    check_rejected("tables = 'tripple'.*'multi'", lambda: Index.build(codes_of(), BITS, tables="tripple"))  # type: ignore[arg-type]
+    check_rejected("buckets = 'slow'.*'fast'", lambda: Index.build(codes_of(), BITS, buckets="slow"))  # type: ignore[arg-type]
     index = Index.build(codes_of(), BITS)
     costs = Costs.table(query())
-    refused("plan = 'guess'; choose one of", lambda: index.search(costs, plan="guess"))  # type: ignore[arg-type]
-    refused("plan = 'guess'; choose one of", lambda: index.cursor(costs, plan="guess"))  # type: ignore[arg-type]
-    refused("simd = 'mmx'; this machine runs portable", lambda: index.use_simd("mmx"))  # type: ignore[arg-type]
+    check_rejected("plan = 'guess'.*'sweep'", lambda: index.search(costs, plan="guess"))  # type: ignore[arg-type]
+    check_rejected("plan = 'guess'.*'sweep'", lambda: index.cursor(costs, plan="guess"))  # type: ignore[arg-type]
+    check_rejected("simd = 'mmx'.*portable", lambda: index.use_simd("mmx"))  # type: ignore[arg-type]
 
 
-# -- refusals when searching -------------------------------------------------------------------------------------------
+# -- invalid arguments of search ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [-1, 2**31, 2**70])
-def test_k_of_a_search_has_limits(k: int) -> None:
+def test_k_of_a_search_must_be_in_range(k: int) -> None:
     index = Index.build(codes_of(), BITS)
-    refused(f"k = {k}; it must be 0 to {2**31 - 1}: iterate a cursor", lambda: index.search(Costs.table(query()), k=k))
+    check_rejected(f"k = {k}; .* 0 to {2**31 - 1}: .*cursor", lambda: index.search(Costs.table(query()), k=k))
 
 
-def test_k_may_be_the_largest() -> None:
+def test_the_largest_k_is_accepted_unless_padding_is_too_large() -> None:
     index = Index.build(codes_of(), BITS)
     assert len(index.search(Costs.table(query()), k=2**31 - 1).ids) == N
     batch = Costs.table(np.stack([query(1), query(2)]))
     assert index.search(batch, k=N + 100_000).ids.shape == (2, N + 100_000)
-    refused("padded to 4294967294 numbers, at most 268435456", lambda: index.search(batch, k=2**31 - 1))
+    check_rejected("4294967294 padded hits.* 268435456", lambda: index.search(batch, k=2**31 - 1))
 
 
-def test_costs_fit_the_index() -> None:
+def test_costs_must_fit_the_index() -> None:
     index = Index.build(codes_of(), BITS)
     costs = Costs.table(np.ones((40, 2)))
-    refused(f"the costs are for 40 bits, the index holds codes of {BITS}", lambda: index.search(costs))
-    refused(f"the costs are for 40 bits, the index holds codes of {BITS}", lambda: index.cursor(costs))
+    check_rejected(f"40 bits.* {BITS}$", lambda: index.search(costs))
+    check_rejected(f"40 bits.* {BITS}$", lambda: index.cursor(costs))
 
 
 def test_probing_needs_tables() -> None:
     index = Index.build(codes_of(), BITS, tables="none")
     costs = Costs.table(query())
-    refused("plan = 'probe' needs tables", lambda: index.search(costs, plan="probe"))
-    refused("plan = 'probe' needs tables", lambda: index.cursor(costs, plan="probe"))
+    check_rejected("plan = 'probe'.*tables", lambda: index.search(costs, plan="probe"))
+    check_rejected("plan = 'probe'.*tables", lambda: index.cursor(costs, plan="probe"))
 
 
-def test_the_errors_are_one_family() -> None:
+def test_all_errors_derive_from_whamming_error() -> None:
     assert issubclass(CorruptIndexError, WhammingError)
     assert issubclass(OutOfMemoryError, WhammingError)
     assert issubclass(OutOfMemoryError, MemoryError)
 
 
-# -- what an index says of itself --------------------------------------------------------------------------------------
+# -- properties of an index --------------------------------------------------------------------------------------------
 
 
 @every_layout
-def test_an_index_describes_itself(tables: Tables, buckets: Buckets) -> None:
+def test_properties_describe_the_index(tables: Tables, buckets: Buckets) -> None:
     index = Index.build(codes_of(), BITS, None, tables, buckets)
     assert (len(index), index.n, index.bits, index.tables, index.buckets) == (N, N, BITS, tables, buckets)
     assert repr(index) == f"Index({N} x {BITS} bits, tables={tables!r}, buckets={buckets!r})"
@@ -207,7 +205,7 @@ def test_an_index_describes_itself(tables: Tables, buckets: Buckets) -> None:
 
 
 @every_layout
-def test_equal_codes_are_stored_once_whatever_follows_their_last_bit(tables: Tables, buckets: Buckets) -> None:
+def test_equal_codes_are_stored_once_and_trailing_bits_ignored(tables: Tables, buckets: Buckets) -> None:
     clean = codes_of()
     clean[:, -1] &= (1 << BITS % 8) - 1
     noise = np.random.default_rng(1).integers(0, 256, N, dtype=np.uint8) << BITS % 8
@@ -218,7 +216,7 @@ def test_equal_codes_are_stored_once_whatever_follows_their_last_bit(tables: Tab
     assert copied(index) == copied(Index.build(clean, BITS, None, tables, buckets))
 
 
-def test_building_reports_its_progress() -> None:
+def test_build_reports_progress() -> None:
     shares: list[float] = []
     index = Index.build(codes_of(), BITS, progress=shares.append)
     assert shares == sorted(shares)
@@ -226,31 +224,31 @@ def test_building_reports_its_progress() -> None:
     check_answers(index)
 
 
-def test_the_default_substrings_grow_with_the_codes() -> None:
+def test_the_default_substring_length_grows_with_n() -> None:
     lengths = [choose_substring_bits(n, 64) for n in (0, 1, 1000, 10**6, 10**9, 2**32 - 1)]
     assert lengths == sorted(lengths)
     assert all(1 <= length <= 32 for length in lengths)
     assert choose_substring_bits(10**6, 3) == 3
 
 
-def test_portable_code_runs_everywhere() -> None:
+def test_portable_kernels_are_always_available() -> None:
     assert available_simd()[0] == "portable"
 
 
 @every_layout
-def test_building_twice_or_on_many_threads_gives_the_same_answers(tables: Tables, buckets: Buckets) -> None:
+def test_builds_are_repeatable_on_any_number_of_threads(tables: Tables, buckets: Buckets) -> None:
     one = copied(Index.build(codes_of(), BITS, None, tables, buckets, threads=1))
     assert one == copied(Index.build(codes_of(), BITS, None, tables, buckets, threads=1))
     for threads in (2, 3, 64):
         check_answers(Index.build(codes_of(), BITS, None, tables, buckets, threads=threads))
 
 
-# -- arrays from anywhere ----------------------------------------------------------------------------------------------
+# -- arrays in any kind of memory --------------------------------------------------------------------------------------
 
 
 @every_layout
 @pytest.mark.parametrize("reorder", [True, False])
-def test_arrays_make_the_round_trip(tables: Tables, buckets: Buckets, reorder: bool, tmp_path: Path) -> None:
+def test_arrays_survive_a_round_trip(tables: Tables, buckets: Buckets, reorder: bool, tmp_path: Path) -> None:
     index = Index.build(codes_of(), BITS, None, tables, buckets, reorder=reorder)
     arrays = copied(index)
     again = Index.from_arrays(arrays)
@@ -264,7 +262,7 @@ def test_arrays_make_the_round_trip(tables: Tables, buckets: Buckets, reorder: b
 
 
 def mapped(arrays: Mapping[str, bytes], path: Path, gap: int = 1) -> dict[str, memoryview]:
-    """The arrays one after the other in a file, with gaps, mapped into memory."""
+    """Write the arrays to a file, with gaps between them, and map it into memory."""
     path.write_bytes(b"".join(b"\xff" * gap + array for array in arrays.values()))
     with path.open("rb") as file:
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -277,8 +275,8 @@ def mapped(arrays: Mapping[str, bytes], path: Path, gap: int = 1) -> dict[str, m
 
 @every_layout
 @pytest.mark.parametrize("offset", [1, 2, 3, 4, 5, 7, 8, 11, 13, 15, 16, 24])
-def test_arrays_may_start_anywhere(tables: Tables, buckets: Buckets, offset: int) -> None:
-    """LMDB's large values start 16 or 24 bytes past a page; nothing may depend on alignment."""
+def test_arrays_may_have_any_alignment(tables: Tables, buckets: Buckets, offset: int) -> None:
+    """Nothing may depend on alignment: large values of LMDB start 16 or 24 bytes after a page boundary."""
     arrays = copied(Index.build(codes_of(), BITS, None, tables, buckets))
     views = {}
     for name, array in arrays.items():
@@ -302,7 +300,7 @@ def test_an_opened_index_keeps_its_buffers_alive() -> None:
 
 
 def test_arrays_outlive_the_index_that_built_them() -> None:
-    """Else the next index would be built into the memory that they still show."""
+    """Otherwise another index could be built in their memory."""
     arrays = Index.build(codes_of(), BITS).arrays
     before = {name: bytes(array) for name, array in arrays.items()}
     gc.collect()
@@ -312,10 +310,10 @@ def test_arrays_outlive_the_index_that_built_them() -> None:
     assert len(others) == 19
 
 
-def test_all_arrays_must_be_there() -> None:
+def test_all_arrays_are_required() -> None:
     arrays = copied(Index.build(codes_of(), BITS))
     for name in ARRAY_NAMES:
-        with pytest.raises(InvalidArgumentError, match=f"the arrays {name} are missing; an index has all of"):
+        with pytest.raises(InvalidArgumentError, match=f"missing arrays: {name};"):
             Index.from_arrays({other: array for other, array in arrays.items() if other != name})
 
 
@@ -323,20 +321,20 @@ def test_all_arrays_must_be_there() -> None:
 
 
 @every_layout
-def test_arrays_of_another_length_are_refused(tables: Tables, buckets: Buckets) -> None:
+def test_arrays_of_the_wrong_size_are_rejected(tables: Tables, buckets: Buckets) -> None:
     arrays = copied(Index.build(codes_of(), BITS, None, tables, buckets))
     for name, array in arrays.items():
         for other in (array[:-1], array[: len(array) // 2], b"", array + b"\0", array + bytes(64)):
             if len(other) != len(array):
-                with pytest.raises(CorruptIndexError, match="opening the index: the index's arrays"):
+                with pytest.raises(CorruptIndexError, match="opening the index"):
                     Index.from_arrays({**arrays, name: other})
 
 
-def test_arrays_of_another_format_are_refused() -> None:
+def test_arrays_of_another_format_are_rejected() -> None:
     arrays = copied(Index.build(codes_of(), BITS))
     meta = bytearray(arrays["meta"])
     meta[4] += 1
-    with pytest.raises(CorruptIndexError, match="format version that this build does not read"):
+    with pytest.raises(CorruptIndexError, match="format version"):
         Index.from_arrays({**arrays, "meta": meta})
     meta = bytearray(arrays["meta"])
     meta[0] ^= 32
@@ -345,14 +343,14 @@ def test_arrays_of_another_format_are_refused() -> None:
 
 
 def meta_words(arrays: Mapping[str, bytes]) -> range:
-    """Offsets of META's 32-bit words, before the 2 bytes per bit."""
+    """Offsets of the 32-bit words of META, without the frequencies: 2 bytes per bit."""
     return range(0, len(arrays["meta"]) - 2 * BITS, 4)
 
 
 @every_layout
-def test_a_meta_array_with_any_word_changed_is_refused(tables: Tables, buckets: Buckets) -> None:
+def test_a_changed_word_of_meta_is_detected(tables: Tables, buckets: Buckets) -> None:
     arrays = copied(Index.build(codes_of(), BITS, None, tables, buckets))
-    taken = []
+    accepted = []
     for at in meta_words(arrays):
         (old,) = struct.unpack_from("<I", arrays["meta"], at)
         for new in sorted(
@@ -360,13 +358,13 @@ def test_a_meta_array_with_any_word_changed_is_refused(tables: Tables, buckets: 
         ):
             meta = bytearray(arrays["meta"])
             struct.pack_into("<I", meta, at, new)
-            if survives({**arrays, "meta": bytes(meta)}):
-                taken.append(f"word {at // 4}: {old} -> {new}")
-    assert not taken
+            if opens_safely({**arrays, "meta": bytes(meta)}):
+                accepted.append(f"word {at // 4}: {old} -> {new}")
+    assert not accepted
 
 
-def survives(arrays: Mapping[str, bytes]) -> bool:
-    """The arrays open. Searching them then ends in an answer or an error."""
+def opens_safely(arrays: Mapping[str, bytes]) -> bool:
+    """Return whether the arrays can be opened. If so, check that searches end with an answer or an error."""
     try:
         index = Index.from_arrays(arrays)
     except CorruptIndexError:
@@ -379,7 +377,7 @@ def survives(arrays: Mapping[str, bytes]) -> bool:
                 with index.cursor(costs, plan=plan) as cursor:
                     cursor.next(N)
             except CorruptIndexError as error:
-                assert "the index's arrays are corrupt" in str(error)  # noqa: PT017
+                assert "corrupt" in str(error)  # noqa: PT017
     return True
 
 
@@ -390,7 +388,7 @@ def survives(arrays: Mapping[str, bytes]) -> bool:
     runs=st.lists(st.tuples(st.sampled_from(ARRAY_NAMES), st.integers(0, 2**20), st.integers(1, 200)), max_size=2),
     substring_bits=st.integers(1, 14),
 )
-def test_flipped_bytes_give_an_error_or_an_answer(
+def test_corrupt_bytes_cause_an_error_or_an_answer(
     tables: Tables,
     buckets: Buckets,
     flips: list[tuple[str, int, int]],
@@ -406,4 +404,4 @@ def test_flipped_bytes_give_an_error_or_an_answer(
         start = at % max(1, len(arrays[name]))
         stop = min(len(arrays[name]), start + length)
         arrays[name][start:stop] = b"\xff" * (stop - start)
-    survives({name: bytes(array) for name, array in arrays.items()})
+    opens_safely({name: bytes(array) for name, array in arrays.items()})

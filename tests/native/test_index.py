@@ -1,4 +1,4 @@
-"""Whole answers, byte for byte, against the oracle: every plan, layout, instruction set, budget, chunk and thread."""
+"""Compares whole answers with the oracle: every plan, layout, instruction set, budget, chunk size and thread count."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from whamming.native import Answer, Buckets, Budget, Costs, Cursor, Index, Plan,
 
 every_layout = pytest.mark.parametrize(("tables", "buckets"), LAYOUTS)
 
-A_MOMENT = Budget(seconds=0.005)  # for probes that would try millions of keys: what they have proven by then must hold
+SHORT_BUDGET = Budget(seconds=0.005)  # for probes of millions of keys; the hits proven within this time are checked
 
 
-def found(ids: np.ndarray, distances: np.ndarray) -> tuple[bytes, bytes]:
+def as_bytes(ids: np.ndarray, distances: np.ndarray) -> tuple[bytes, bytes]:
     assert ids.dtype == np.uint64
     assert distances.dtype == np.float64
     return ids.tobytes(), distances.tobytes()
 
 
 def answer_bytes(answer: Answer) -> tuple[bytes, bytes]:
-    return found(answer.ids, answer.distances)
+    return as_bytes(answer.ids, answer.distances)
 
 
 def radii(whole: Truth) -> st.SearchStrategy[float | None]:
-    """None, and around the distances that there are: below all, exactly a hit's, between two, above all."""
+    """None, and values around the distances of hits: below all, equal to one, between two, above all."""
     if len(whole) == 0:
         return st.sampled_from([None, -1.0, 0.0, math.inf])
     least, most = float(whole.distances[0]), float(whole.distances[-1])
@@ -53,12 +53,12 @@ def radii(whole: Truth) -> st.SearchStrategy[float | None]:
 
 
 def counts(n: int) -> st.SearchStrategy[int]:
-    """k: none, a few, about as many as there are, more."""
+    """Values of k: 0, a few, about n, more than n."""
     return st.one_of(st.integers(0, 12), st.integers(0, n + 5), st.integers(max(0, n - 2), n + 5))
 
 
 def configurations(index: Index) -> Iterator[Plan]:
-    """Every plan, on every instruction set where it makes a difference; the index is switched to it."""
+    """Yield every plan, after switching the index to each instruction set that the plan uses."""
     for simd in available_simd():
         index.use_simd(simd)
         yield from ("auto", "sweep")
@@ -66,9 +66,9 @@ def configurations(index: Index) -> Iterator[Plan]:
         yield "probe"
 
 
-def probes_are_refused_without_tables(index: Index, costs: Costs) -> None:
+def check_probe_needs_tables(index: Index, costs: Costs) -> None:
     if index.tables == "none":
-        with pytest.raises(ValueError, match="'probe' needs tables"):
+        with pytest.raises(ValueError, match=r"probe.*tables"):
             index.search(costs, plan="probe")
 
 
@@ -78,7 +78,7 @@ def probes_are_refused_without_tables(index: Index, costs: Costs) -> None:
 @every_layout
 @generated(60)
 @given(data=datasets(), kinds=weight_kinds(), draw=st.data())
-def test_every_plan_and_instruction_set_gives_the_oracle_s_answer(
+def test_every_plan_and_instruction_set_equals_the_oracle(
     tables: Tables, buckets: Buckets, data: Data, kinds: list[WeightKind], draw: st.DataObject, cases: Cases
 ) -> None:
     index = data.build(tables, buckets)
@@ -89,21 +89,21 @@ def test_every_plan_and_instruction_set_gives_the_oracle_s_answer(
         for k, radius in draw.draw(st.lists(st.tuples(counts(data.n), radii(whole)), min_size=2, max_size=3)):
             expected = whole.within(radius)[:k]
             for plan in configurations(index):
-                budget = A_MOMENT if plan == "probe" and data.dear_to_probe(index) else None
+                budget = SHORT_BUDGET if plan == "probe" and data.slow_to_probe(index) else None
                 answer = index.search(costs, k=k, radius=radius, plan=plan, budget=budget)
                 proven = int(answer.proven[0])
-                assert found(answer.ids[:proven], answer.distances[:proven]) == expected[:proven].bytes()
+                assert as_bytes(answer.ids[:proven], answer.distances[:proven]) == expected[:proven].bytes()
                 if budget is None or answer.exact[0]:
                     assert answer.counts.tolist() == [proven] == [len(answer.ids)] == [len(expected)]
                     assert answer.exact.tolist() == [True]
                 cases.add()
-        probes_are_refused_without_tables(index, costs)
+        check_probe_needs_tables(index, costs)
 
 
 @generated(60)
 @given(data=datasets(), kind=st.sampled_from(WEIGHT_KINDS), k=st.integers(1, 50))
 def test_every_instruction_set_leaves_the_same_survivors(data: Data, kind: WeightKind, k: int, cases: Cases) -> None:
-    """Not the answer alone: the filter lets the same codes through, after reading the same planes."""
+    """Not only the answers are equal: the filter passes the same codes after reading the same planes."""
     index = data.build("none", "compact")
     table = data.query(kind, 0)
     work = set()
@@ -119,7 +119,7 @@ def test_every_instruction_set_leaves_the_same_survivors(data: Data, kind: Weigh
 
 @pytest.mark.parametrize("bits", [288, 4096])
 @pytest.mark.parametrize("kind", ["random", "integers", "huge"])
-def test_five_thousand_long_codes(bits: int, kind: WeightKind, cases: Cases) -> None:
+def test_long_codes_equal_the_oracle(bits: int, kind: WeightKind, cases: Cases) -> None:
     rng = np.random.default_rng(bits)
     codes = make_codes("clustered", 5000, bits, rng)
     table = make_table(kind, codes[17], bits, rng)
@@ -129,14 +129,14 @@ def test_five_thousand_long_codes(bits: int, kind: WeightKind, cases: Cases) -> 
         for k in (1, 100, 5005):
             assert answer_bytes(index.search(Costs.table(table), k=k, plan=plan)) == whole[:k].bytes()
             cases.add()
-        for threads in (1, 2):  # several tiles of blocks that the queries of a group share
+        for threads in (1, 2):  # the queries of a group share several tiles of blocks
             batch = index.search(Costs.table(np.stack([table] * 5)), k=100, plan=plan, threads=threads)
-            assert all(found(batch.ids[i], batch.distances[i]) == whole[:100].bytes() for i in range(5))
+            assert all(as_bytes(batch.ids[i], batch.distances[i]) == whole[:100].bytes() for i in range(5))
             cases.add()
 
 
-def test_more_hits_than_one_round_keeps(cases: Cases) -> None:
-    """A round keeps 65,536 hits; the rest take further passes."""
+def test_k_may_exceed_the_hits_of_one_round(cases: Cases) -> None:
+    """A round keeps up to 65,536 hits; more hits take more rounds."""
     rng = np.random.default_rng(1)
     codes = make_codes("uniform", 70_000, 19, rng)
     table = make_table("integers", codes[0], 19, rng)
@@ -153,8 +153,8 @@ def test_more_hits_than_one_round_keeps(cases: Cases) -> None:
 
 @pytest.mark.parametrize("substring_bits", [13, 16, 19, 23, 27, 31, 32])
 @pytest.mark.parametrize(("tables", "buckets"), LAYOUTS[:4])
-def test_long_substrings(tables: Tables, buckets: Buckets, substring_bits: int, cases: Cases) -> None:
-    """Keys longer than the directory are hashed; rows that share a bucket by their hash only do not count."""
+def test_hashed_keys_do_not_change_answers(tables: Tables, buckets: Buckets, substring_bits: int, cases: Cases) -> None:
+    """Keys longer than directory_bits are hashed. Rows with another key in the same bucket must be skipped."""
     rng = np.random.default_rng(substring_bits)
     bits = 2 * substring_bits + 1
     codes = make_codes("clustered", 700, bits, rng)
@@ -162,14 +162,14 @@ def test_long_substrings(tables: Tables, buckets: Buckets, substring_bits: int, 
     for kind in WEIGHT_KINDS:
         table = make_table(kind, codes[rng.integers(700)], bits, rng)
         if kind in ("zero", "huge", "denormal", "dominated") and substring_bits > 16:
-            continue  # bits without a cost: millions of keys that are all as cheap
+            continue  # bits that cost nothing: millions of keys have the same cost
         answer = index.search(Costs.table(table), k=3, plan="probe")
         assert answer_bytes(answer) == truth(codes, table)[:3].bytes()
         cases.add()
 
 
-def test_probing_with_full_queues_goes_over_to_the_sweep(cases: Cases) -> None:
-    """Substrings of 32 bits have more keys than a probe may queue. What it had proven by then must not come twice."""
+def test_probe_with_full_queues_switches_to_the_sweep(cases: Cases) -> None:
+    """Substrings of 32 bits have more keys than a probe may queue. Hits proven before the switch must not repeat."""
     rng = np.random.default_rng(2)
     codes = make_codes("clustered", 2000, 32, rng)
     for tables, buckets in LAYOUTS[:4]:
@@ -184,7 +184,7 @@ def test_probing_with_full_queues_goes_over_to_the_sweep(cases: Cases) -> None:
                 late = cursor.next(1500)
                 assert cursor.stats.switched
                 assert cursor.stats.plan == "sweep"
-            got = found(np.concatenate([early[0], late[0]]), np.concatenate([early[1], late[1]]))
+            got = as_bytes(np.concatenate([early[0], late[0]]), np.concatenate([early[1], late[1]]))
             assert got == whole[:1500].bytes()
             cases.add()
 
@@ -192,11 +192,11 @@ def test_probing_with_full_queues_goes_over_to_the_sweep(cases: Cases) -> None:
 # -- cursors -----------------------------------------------------------------------------------------------------------
 
 
-class Watch:
-    """A cursor whose every step is checked: hits are the oracle's next ones, and the bound never lies nor falls."""
+class CheckedCursor:
+    """Checks every step of a cursor: hits equal the oracle's, and the lower bound is valid and never decreases."""
 
     def __init__(self, cursor: Cursor, expected: Truth, beyond: Truth) -> None:
-        """``expected``: what the cursor shall hand out; ``beyond``: all the hits from there on, were k unlimited."""
+        """``expected``: the hits that the cursor must return; ``beyond``: the same with k unlimited."""
         self.cursor = cursor
         self.expected = expected
         self.beyond = beyond
@@ -215,7 +215,7 @@ class Watch:
     def next(self, size: int, budget: Budget | None = None, eager: bool = False) -> int:
         ids, distances = self.cursor.next(size, budget=budget, eager=eager)
         assert len(ids) <= size
-        assert found(ids, distances) == self.expected[self.sent : self.sent + len(ids)].bytes()
+        assert as_bytes(ids, distances) == self.expected[self.sent : self.sent + len(ids)].bytes()
         self.sent += len(ids)
         self.check_bound()
         match self.cursor.stop:
@@ -230,7 +230,7 @@ class Watch:
         return len(ids)
 
     def drain(self, sizes: list[int], budget: Budget | None = None, eager: bool = False) -> None:
-        """Ask for hits in chunks of these sizes, over and over, to the end."""
+        """Take all hits, in chunks of these sizes in turn."""
         step = 0
         while self.cursor.stop != "exhausted":
             self.next(sizes[step % len(sizes)], budget, eager)
@@ -243,7 +243,7 @@ class Watch:
 @every_layout
 @generated(40)
 @given(data=datasets(), kinds=weight_kinds(2), draw=st.data())
-def test_chunks_of_any_size_are_one_answer(
+def test_chunks_of_any_size_make_up_the_same_answer(
     tables: Tables, buckets: Buckets, data: Data, kinds: list[WeightKind], draw: st.DataObject, cases: Cases
 ) -> None:
     index = data.build(tables, buckets)
@@ -257,13 +257,13 @@ def test_chunks_of_any_size_are_one_answer(
         eager = draw.draw(st.booleans())
         for plan in configurations(index):
             with index.cursor(costs, k=k, radius=radius, plan=plan) as cursor:
-                watch = Watch(cursor, whole.within(radius)[:k], whole)
-                if plan == "probe" and data.dear_to_probe(index):
+                checked = CheckedCursor(cursor, whole.within(radius)[:k], whole)
+                if plan == "probe" and data.slow_to_probe(index):
                     for size in sizes:
-                        watch.next(size, A_MOMENT, eager)
+                        checked.next(size, SHORT_BUDGET, eager)
                 else:
-                    watch.drain(sizes, eager=eager)
-                    if watch.sent == data.n:
+                    checked.drain(sizes, eager=eager)
+                    if checked.sent == data.n:
                         assert cursor.lower_bound == math.inf
             cases.add()
 
@@ -271,29 +271,29 @@ def test_chunks_of_any_size_are_one_answer(
 @every_layout
 @generated(30)
 @given(data=datasets(), kind=st.sampled_from(WEIGHT_KINDS), draw=st.data())
-def test_a_search_goes_on_after_any_hit(
+def test_a_search_resumes_after_any_hit(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, draw: st.DataObject, cases: Cases
 ) -> None:
     index = data.build(tables, buckets)
     table = data.query(kind, 0)
     whole = truth(data.codes, table, data.ids)
     costs = Costs.table(table)
-    for mark in draw.draw(st.lists(marks(whole), min_size=1, max_size=3)):
-        rest = whole.after(*mark)
+    for position in draw.draw(st.lists(resume_points(whole), min_size=1, max_size=3)):
+        rest = whole.after(*position)
         radius = draw.draw(radii(whole))
         k = draw.draw(counts(len(rest)))
         for plan in configurations(index):
-            with index.cursor(costs, k=k, radius=radius, plan=plan, after=mark) as cursor:
-                watch = Watch(cursor, rest.within(radius)[:k], rest)
-                if plan == "probe" and data.dear_to_probe(index):
-                    watch.next(k, A_MOMENT)
+            with index.cursor(costs, k=k, radius=radius, plan=plan, after=position) as cursor:
+                checked = CheckedCursor(cursor, rest.within(radius)[:k], rest)
+                if plan == "probe" and data.slow_to_probe(index):
+                    checked.next(k, SHORT_BUDGET)
                 else:
-                    watch.drain([data.n + 1])
+                    checked.drain([data.n + 1])
             cases.add()
 
 
-def marks(whole: Truth) -> st.SearchStrategy[tuple[float, int]]:
-    """Where to go on: after a hit, just beside one, before everything, after everything."""
+def resume_points(whole: Truth) -> st.SearchStrategy[tuple[float, int]]:
+    """Positions to resume after: a hit, just before or after one, before all hits, after all hits."""
     anywhere = st.sampled_from([(-math.inf, 0), (math.inf, 2**64 - 1), (0.0, 0), (-1.0, 5), (1e300, 0), (-5e-324, 9)])
     if len(whole) == 0:
         return anywhere
@@ -308,15 +308,15 @@ def marks(whole: Truth) -> st.SearchStrategy[tuple[float, int]]:
 @every_layout
 @generated(20)
 @given(data=datasets(least=200), kind=st.sampled_from(WEIGHT_KINDS))
-def test_iterating_without_limit_hands_out_every_code_once(
+def test_unlimited_iteration_returns_every_item_once(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, cases: Cases
 ) -> None:
-    """Rounds of 256, 1024, 4096 hits follow each other unseen."""
+    """Takes several rounds, of 256, 1024 and 4096 hits."""
     index = data.build(tables, buckets)
     table = data.query(kind, 0)
     whole = truth(data.codes, table, data.ids)
     for plan in configurations(index):
-        if plan == "probe" and data.dear_to_probe(index):
+        if plan == "probe" and data.slow_to_probe(index):
             continue
         with index.cursor(Costs.table(table), plan=plan) as cursor:
             hits = list(cursor)
@@ -332,10 +332,10 @@ def test_iterating_without_limit_hands_out_every_code_once(
 
 
 def check_budgeted(answer: Answer, expected: Truth, known: dict[int, list[float]]) -> None:
-    """The proven part is a prefix of the truth; the rest is sorted, of true distances, each code once."""
+    """Proven hits are a prefix of the truth. The others are sorted, have true distances, and occur once."""
     proven, total = int(answer.proven[0]), int(answer.counts[0])
     assert proven <= total == len(answer.ids) <= len(expected)
-    assert found(answer.ids[:proven], answer.distances[:proven]) == expected[:proven].bytes()
+    assert as_bytes(answer.ids[:proven], answer.distances[:proven]) == expected[:proven].bytes()
     if answer.exact[0]:
         assert proven == total == len(expected)
     pairs = list(zip(answer.distances.tolist(), answer.ids.tolist(), strict=True))
@@ -355,7 +355,7 @@ def check_guess(cursor: Cursor, bound: float, known: dict[int, list[float]]) -> 
 @every_layout
 @generated(30)
 @given(data=datasets(), kind=st.sampled_from(WEIGHT_KINDS), draw=st.data())
-def test_a_budget_gives_a_proven_prefix_and_says_so(
+def test_a_budgeted_answer_starts_with_a_proven_prefix(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, draw: st.DataObject, cases: Cases
 ) -> None:
     index = data.build(tables, buckets)
@@ -371,23 +371,23 @@ def test_a_budget_gives_a_proven_prefix_and_says_so(
     expected = whole.within(radius)[:k]
     sizes = draw.draw(st.lists(st.sampled_from([1, 5, data.n + 1]), min_size=1, max_size=3))
     for plan in configurations(index):
-        dear = plan == "probe" and data.dear_to_probe(index)
-        for budget in (A_MOMENT,) if dear else (Budget(candidates=candidates), Budget(seconds=1e-6)):
+        slow = plan == "probe" and data.slow_to_probe(index)
+        for budget in (SHORT_BUDGET,) if slow else (Budget(candidates=candidates), Budget(seconds=1e-6)):
             answer = index.search(costs, k=k, radius=radius, plan=plan, budget=budget)
             check_budgeted(answer, expected, known)
             with index.cursor(costs, k=k, radius=radius, plan=plan) as cursor:
-                watch = Watch(cursor, expected, whole)
+                checked = CheckedCursor(cursor, expected, whole)
                 while cursor.stop != "exhausted":
                     for size in sizes:
-                        watch.next(size, budget)
-                        check_guess(cursor, watch.bound, known)
-                    if dear:
+                        checked.next(size, budget)
+                        check_guess(cursor, checked.bound, known)
+                    if slow:
                         break
             cases.add(2)
 
 
 @pytest.mark.parametrize("budget", [Budget(candidates=1), Budget(seconds=1e-9)])
-def test_the_smallest_budgets_get_there_in_the_end(budget: Budget) -> None:
+def test_repeated_calls_with_the_smallest_budget_finish(budget: Budget) -> None:
     rng = np.random.default_rng(5)
     codes = make_codes("uniform", 3000, 64, rng)
     index = Index.build(codes, 64)
@@ -402,8 +402,8 @@ def test_the_smallest_budgets_get_there_in_the_end(budget: Budget) -> None:
         assert ids == truth(codes, table).ids[:100].tolist()
 
 
-def test_a_budget_that_runs_out_is_not_called_exact() -> None:
-    """Uniform codes of many bits: neither plan can be done after one code."""
+def test_an_answer_whose_budget_ran_out_is_not_exact() -> None:
+    """With long uniform codes, neither plan can finish after one candidate."""
     rng = np.random.default_rng(6)
     codes = make_codes("uniform", 5000, 4096, rng)
     index = Index.build(codes, 4096)
@@ -420,7 +420,7 @@ def test_a_budget_that_runs_out_is_not_called_exact() -> None:
 @every_layout
 @generated(25)
 @given(data=datasets(), kinds=weight_kinds(4), draw=st.data())
-def test_a_batch_is_its_queries_on_any_number_of_threads(
+def test_a_batch_equals_its_single_queries_on_any_number_of_threads(
     tables: Tables, buckets: Buckets, data: Data, kinds: list[WeightKind], draw: st.DataObject, cases: Cases
 ) -> None:
     index = data.build(tables, buckets)
@@ -434,7 +434,7 @@ def test_a_batch_is_its_queries_on_any_number_of_threads(
     k = draw.draw(counts(data.n))
     costs = Costs.table(stacked)
     for plan in configurations(index):
-        if plan == "probe" and data.dear_to_probe(index):
+        if plan == "probe" and data.slow_to_probe(index):
             continue
         for threads in (1, 2, 4):
             answer = index.search(costs, k=k, radius=radius, plan=plan, threads=threads)
@@ -444,7 +444,7 @@ def test_a_batch_is_its_queries_on_any_number_of_threads(
             for i, pick in enumerate(picks):
                 expected = wholes[pick].within(radius)[:k]
                 count = int(answer.counts[i])
-                assert found(answer.ids[i, :count], answer.distances[i, :count]) == expected.bytes()
+                assert as_bytes(answer.ids[i, :count], answer.distances[i, :count]) == expected.bytes()
                 assert (answer.ids[i, count:] == np.uint64(2**64 - 1)).all()
                 assert (answer.distances[i, count:] == np.inf).all()
             cases.add(len(set(picks)))  # a repeated query is one case

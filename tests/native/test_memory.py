@@ -1,4 +1,4 @@
-"""Memory that is freed: kept for the next search, or given back."""
+"""Freed memory is kept for the next search, or returned to the system."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ release_memory()
 """
 
 
-def faults(what: str) -> tuple[bool, int]:
+def page_faults(what: str) -> tuple[bool, int]:
     done = subprocess.run([sys.executable, "-c", FAULTS, what], capture_output=True, text=True, check=True)
     kept, count = done.stdout.split()
     return kept == "True", int(count)
 
 
 def test_kept_memory_saves_page_faults() -> None:
-    kept, with_it = faults("keep")
+    kept, with_it = page_faults("keep")
     if not kept:
-        pytest.skip("this C library cannot be told to keep freed memory")
-    _, without = faults("return")
+        pytest.skip("this C library does not support keep_memory")
+    _, without = page_faults("return")
     assert with_it < without / 10

@@ -1,4 +1,4 @@
-"""What must not change an answer, or must change it in a known way: no oracle needed."""
+"""Changes of data and query that must not change an answer, or must change it in a known way; no oracle needed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def pack(bits: NDArray[np.uint8]) -> Codes:
 
 
 def answer(index: Index, data: Data, table: Floats, k: int, plan: Plan) -> tuple[list[int], list[float]]:
-    """The hits; a probe that would try millions of keys is left to the planner."""
-    chosen = "auto" if plan == "probe" and data.dear_to_probe(index) else plan
+    """Return the hits. A probe of millions of keys is replaced by the plan "auto"."""
+    chosen = "auto" if plan == "probe" and data.slow_to_probe(index) else plan
     ids, distances = index.search(Costs.table(table), k=k, plan=chosen)
     return ids.tolist(), distances.tolist()
 
@@ -43,7 +43,7 @@ def rebuilt(data: Data, codes: Codes, tables: Tables, buckets: Buckets) -> Index
 @every_layout
 @generated(25)
 @given(data=datasets(), kind=kinds, seed=st.integers(0, 99))
-def test_a_mask_over_data_and_query_changes_nothing(
+def test_flipping_the_same_bits_of_codes_and_query_keeps_the_answer(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, seed: int
 ) -> None:
     mask = np.random.default_rng(seed).integers(0, 256, (1, data.codes.shape[1]), dtype=np.uint8)
@@ -57,7 +57,7 @@ def test_a_mask_over_data_and_query_changes_nothing(
 @every_layout
 @generated(25)
 @given(data=datasets(), kind=kinds, seed=st.integers(0, 99))
-def test_the_order_of_the_bits_changes_nothing(
+def test_permuting_the_bits_keeps_the_answer(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, seed: int
 ) -> None:
     order = np.random.default_rng(seed).permutation(data.bits)
@@ -71,12 +71,12 @@ def test_the_order_of_the_bits_changes_nothing(
 @every_layout
 @generated(25)
 @given(data=datasets(), kind=kinds, power=st.integers(-40, 40))
-def test_a_power_of_two_scales_the_distances(
+def test_scaling_costs_by_a_power_of_two_scales_the_distances(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, power: int
 ) -> None:
     table = data.query(kind, 0)
     scaled = np.ldexp(table, power)
-    assume((np.ldexp(scaled, -power) == table).all())  # the scaling rounds some denormal weights
+    assume((np.ldexp(scaled, -power) == table).all())  # scaling rounds some denormal weights
     index = data.build(tables, buckets)
     for plan in plans(index):
         ids, distances = answer(index, data, table, data.n, plan)
@@ -87,7 +87,7 @@ def test_a_power_of_two_scales_the_distances(
 @every_layout
 @generated(25)
 @given(data=datasets(), factor=st.integers(1, 1_000_003))
-def test_any_factor_scales_integer_weights(tables: Tables, buckets: Buckets, data: Data, factor: int) -> None:
+def test_scaling_integer_costs_scales_the_distances(tables: Tables, buckets: Buckets, data: Data, factor: int) -> None:
     table = data.query("integers", 0)
     index = data.build(tables, buckets)
     for plan in plans(index):
@@ -98,7 +98,7 @@ def test_any_factor_scales_integer_weights(tables: Tables, buckets: Buckets, dat
 @every_layout
 @generated(25)
 @given(data=datasets(), kind=kinds, share=st.floats(0, 1), draw=st.data())
-def test_two_halves_merge_into_the_whole(
+def test_merged_answers_of_two_halves_equal_the_whole_answer(
     tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, share: float, draw: st.DataObject
 ) -> None:
     cut = round(share * data.n)
@@ -121,8 +121,8 @@ def test_two_halves_merge_into_the_whole(
 @every_layout
 @generated(15)
 @given(data=datasets(), kind=kinds)
-def test_the_layout_changes_nothing(tables: Tables, buckets: Buckets, data: Data, kind: WeightKind) -> None:
-    """Substring length, reordering, build threads and table layout are matters of speed alone."""
+def test_the_layout_does_not_change_the_answer(tables: Tables, buckets: Buckets, data: Data, kind: WeightKind) -> None:
+    """Substring length, reordering, build threads and table layout affect speed only."""
     table = data.query(kind, 0)
     index = data.build(tables, buckets)
     plain = Index.build(data.codes, data.bits, data.ids, "none", reorder=False, threads=1)

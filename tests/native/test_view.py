@@ -1,4 +1,4 @@
-"""Several parts searched as one, without the items that are gone, compared with the oracle over what is left."""
+"""Views: several parts without their dead items, compared with the oracle over the live items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgu
 
 
 def make_view(data: Data, seed: int) -> tuple[View, Ids, Codes]:
-    """Spread the codes over parts of all layouts and kill some: the view, and the ids and codes that are left."""
+    """Distribute the codes over parts and mark some as dead. Returns the view and its live ids and codes."""
     rng = np.random.default_rng([data.seed, seed])
     ids = np.arange(data.n, dtype=np.uint64) if data.ids is None else data.ids
     count = int(rng.integers(1, 5))
@@ -52,7 +52,7 @@ def plans_of(view: View) -> tuple[Plan, ...]:
     k=st.integers(0, 1600),
     inside=st.none() | st.floats(0, 1),
 )
-def test_parts_without_the_dead_are_searched_as_one(
+def test_a_search_covers_the_live_items_of_all_parts(
     data: Data, kind: WeightKind, seed: int, k: int, inside: float | None
 ) -> None:
     view, ids, codes = make_view(data, seed)
@@ -62,7 +62,7 @@ def test_parts_without_the_dead_are_searched_as_one(
     expected = everything.within(radius)
     assert len(view) == len(ids)
     for plan in plans_of(view):
-        if plan == "probe" and any(data.dear_to_probe(p.index) for p in view.parts):
+        if plan == "probe" and any(data.slow_to_probe(p.index) for p in view.parts):
             continue
         answer = view.search(Costs.table(table), k, radius, plan)
         assert (answer.ids.tobytes(), answer.distances.tobytes()) == expected[:k].bytes()
@@ -80,7 +80,7 @@ def test_parts_without_the_dead_are_searched_as_one(
     limited=st.booleans(),
     candidates=st.none() | st.integers(1, 3000),
 )
-def test_a_cursor_over_parts_goes_on_where_it_stopped(
+def test_a_cursor_over_parts_continues_after_every_pause(
     data: Data, kind: WeightKind, seed: int, limited: bool, candidates: int | None
 ) -> None:
     view, ids, codes = make_view(data, seed)
@@ -117,7 +117,7 @@ def test_a_cursor_over_parts_goes_on_where_it_stopped(
 
 @generated(150)
 @given(data=datasets(most=2000), seed=st.integers(0, 99))
-def test_ids_are_found_at_their_places(data: Data, seed: int) -> None:
+def test_find_returns_the_places_of_ids(data: Data, seed: int) -> None:
     index = data.build("none", "compact")
     ids = np.arange(data.n, dtype=np.uint64) if data.ids is None else data.ids
     by_id = np.argsort(index.ids).astype(np.uint32)
@@ -134,7 +134,7 @@ def test_ids_are_found_at_their_places(data: Data, seed: int) -> None:
 
 @generated(100)
 @given(data=datasets(most=500), seed=st.integers(0, 99))
-def test_removing_ids_sets_their_bits_once(data: Data, seed: int) -> None:
+def test_remove_marks_ids_as_dead_and_reports_those_that_were_alive(data: Data, seed: int) -> None:
     index = data.build("none", "compact")
     by_id = np.argsort(index.ids).astype(np.uint32)
     rng = np.random.default_rng(seed)
@@ -149,28 +149,28 @@ def test_removing_ids_sets_their_bits_once(data: Data, seed: int) -> None:
     assert after.tolist() == [gone or int(i) in set(wanted.tolist()) for i, gone in zip(index.ids, before, strict=True)]
 
 
-def test_parts_that_do_not_fit_are_refused() -> None:
+def test_inconsistent_parts_are_rejected() -> None:
     small = Index.build(np.zeros((20, 1), dtype=np.uint8), 8)
     with pytest.raises(InvalidArgumentError, match="no parts"):
         View([], 8)
-    with pytest.raises(InvalidArgumentError, match="8 bits, the others of 9"):
+    with pytest.raises(InvalidArgumentError, match=r"8 bits.* 9\b"):
         View([Part(small)], 9)
-    with pytest.raises(InvalidArgumentError, match="too few bits"):
+    with pytest.raises(InvalidArgumentError, match="2 bytes; 20 items need 3"):
         View([Part(small, np.zeros(2, dtype=np.uint8), 1)], 8)
-    with pytest.raises(CorruptIndexError, match="12 bytes"):
+    with pytest.raises(CorruptIndexError, match="12 bytes; 20 items need 80"):
         small.find(np.zeros(3, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
     with pytest.raises(CorruptIndexError):
         small.find(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
     with pytest.raises(CorruptIndexError):
         small.remove(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(3, dtype=np.uint8))
-    with pytest.raises(InvalidArgumentError, match="too few bits"):
+    with pytest.raises(InvalidArgumentError, match="2 bytes; 20 items need 3"):
         small.remove(np.arange(20, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["random", "integers", "equal"])
 @pytest.mark.parametrize("plan", ["auto", "sweep"])
-def test_a_long_order_over_parts_comes_out_piece_by_piece(kind: WeightKind, plan: Plan) -> None:
-    """Rounds of thousands of hits are sorted in pieces: nothing is lost, nothing is promised too early."""
+def test_long_answers_over_parts_are_returned_in_sorted_pieces(kind: WeightKind, plan: Plan) -> None:
+    """Rounds of thousands of hits are sorted in pieces. No hit is lost, and none is returned too early."""
     rng = np.random.default_rng(7)
     codes, ids = make_codes("uniform", 40_000, 21, rng), rng.permutation(40_000).astype(np.uint64)
     dead = rng.random(30_000) < 0.2
@@ -193,4 +193,4 @@ def test_a_long_order_over_parts_comes_out_piece_by_piece(kind: WeightKind, plan
                 if len(found) < len(expected):
                     assert cursor.lower_bound <= expected.distances[len(found)]
         assert found == expected.ids.tolist()
-        assert 1000 < most <= 2 * 4096 + 128, "a piece of each part at most"
+        assert 1000 < most <= 2 * 4096 + 128, "at most one piece per part"

@@ -1,4 +1,4 @@
-/* Memory for the arrays. */
+/* Allocation of arrays, and control over the C library's heap. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* madvise */
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 #include "whamming.h"
 
 enum { CACHE_LINE = 64, HUGE_PAGE = 2 * 1024 * 1024 };
-enum { KEPT_BYTES = 16 * 1024 * 1024, RETURNED_BYTES = 1024 * 1024 };
+enum { TRIM_THRESHOLD = 16 * 1024 * 1024, MMAP_THRESHOLD = 1024 * 1024 };
 
 void *memory_array(uint64_t size) {
     size_t align = size >= 2 * HUGE_PAGE ? HUGE_PAGE : CACHE_LINE;
@@ -23,8 +23,7 @@ void *memory_array(uint64_t size) {
     void *array = wh_aligned_alloc(align, rounded ? rounded : align);
     if (!array) return NULL;
 #if defined(__linux__)
-    /* Both plans jump about in large arrays: fewer, larger pages save look-ups of addresses. Advice, so a failure
-     * does not matter. */
+    /* Both plans access large arrays at random: huge pages save TLB misses. This is advice, so failure is ignored. */
     if (align == HUGE_PAGE) madvise(array, rounded, MADV_HUGEPAGE);
 #endif
     memset(array, 0, rounded);
@@ -41,7 +40,7 @@ int wh_release_memory(void) {
 
 int wh_keep_memory(void) {
 #if defined(__GLIBC__)
-    return mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) && mallopt(M_MMAP_THRESHOLD, RETURNED_BYTES);
+    return mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD) && mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
 #else
     return 0;
 #endif

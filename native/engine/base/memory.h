@@ -1,6 +1,6 @@
 #ifndef WHAMMING_MEMORY_H
 #define WHAMMING_MEMORY_H
-/* Every allocation of the engine goes through these names, so that the test build can make the n-th one fail. */
+/* All allocations of the engine go through these names, so that tests can make the n-th one fail. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -21,8 +21,8 @@ void *wh_test_aligned_alloc(size_t align, size_t size);
 #endif
 #define wh_free free
 
-/* A zeroed array that starts on a cache line, so that a plane of a block is one line, and on a huge page where it is
- * large. NULL where memory is short. To be freed with wh_free. */
+/* Allocate a zeroed array. It starts on a cache line, so that each plane of a block is one line; a large array starts
+ * on a huge page. Returns NULL if memory is short. Free it with wh_free. */
 void *memory_array(uint64_t size);
 
 #endif

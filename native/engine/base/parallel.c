@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { MOST_THREADS = 256 };
+enum { MAX_THREADS = 256 };
 
 struct run {
     _Atomic size_t next;
@@ -28,8 +28,8 @@ static void *work(void *argument) {
 
 void parallel_run(uint32_t threads, size_t count, void (*job)(void *, size_t, uint32_t), void *context) {
     struct run run = {.count = count, .job = job, .context = context};
-    struct worker workers[MOST_THREADS];
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    struct worker workers[MAX_THREADS];
+    if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (threads > count) threads = (uint32_t)count;
     uint32_t started = 1;
     for (; started < threads; started++) {

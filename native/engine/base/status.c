@@ -1,4 +1,4 @@
-/* What each status means, for people. */
+/* Texts of the status codes. */
 #include "whamming.h"
 
 const char *wh_status_text(int status) {

@@ -1,4 +1,4 @@
-/* Sizes of the arrays, and opening an index over them. See arrays.h for the layout. */
+/* Sizes of the arrays, and opening an index over them. arrays.h describes the layout. */
 #include "index/arrays.h"
 
 #include "base/memory.h"

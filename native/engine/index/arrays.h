@@ -1,41 +1,40 @@
 #ifndef WHAMMING_ARRAYS_H
 #define WHAMMING_ARRAYS_H
-/* The flat arrays of an index, and the opened view of them.
+/* The flat arrays of an index, and the index opened over them.
  *
  * All integers are little-endian and may be unaligned. With n codes, of which r are distinct (the rows), b bits,
  * B = ceil(b / 8), m tables:
  *
- *   META       struct meta, then uint16 frequency[b]: share of ones per bit, in units of 1 / 65535
- *   CODES      r x B bytes, then 8 bytes of zero (so that 8-byte loads never leave the array)
+ *   META       struct meta, then uint16 frequency[b]: fraction of ones per bit, in units of 1 / 65535
+ *   CODES      r x B bytes, then 8 zero bytes, so that 8-byte loads never leave the array
  *   BLOCKS     ceil(r / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
- *              of its 128 codes: the low nibble of byte j is that of code j, the high nibble that of code 64 + j
+ *              of its 128 codes: the low nibble of byte j belongs to code j, the high nibble to code 64 + j
  *
  *                block 0                                block 1
  *              | plane 0 | plane 1 | ... | plane P - 1 | plane 0 | ...
  *              |64 bytes |
  *
- *   IDS        id_bytes (0, 4 or 8) per code, by rows, increasing within a row; 0: the id is the row
- *   GROUPS     uint32 start[r + 1]: row i has the ids start[i] .. start[i + 1]; empty where r = n
+ *   IDS        id_bytes (0, 4 or 8) per code, row by row, increasing within a row; 0: each id equals its row
+ *   GROUPS     uint32 start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x r), grouped by bucket, rows increasing within one
- *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 bytes of zero
+ *   POSTINGS   uint32 row x (m x r), grouped by bucket; rows increase within a bucket
+ *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 zero bytes
  *
- * Substrings. The first c bits of the code, all of them unless it is long, are cut into m substrings of consecutive
- * bits; the first (c mod m) have ceil(c / m) bits, the others floor(c / m). A substring's value is its key; its first
- * bit is the key's lowest.
+ * Substrings. The first c (`covered`) bits of the code are cut into m substrings of consecutive bits. The first (c mod
+ * m) substrings have ceil(c / m) bits, the others floor(c / m). The value of a substring is its key; the substring's
+ * first bit is the key's lowest bit.
  *
- * Buckets. A key of at most directory_bits bits is its own bucket number; a longer one is hashed to that many bits,
- * so that no table needs a directory of 2^32 places. Two keys may then share a bucket, which costs a comparison and
- * nothing else: a search takes only rows whose key is the one it probes.
+ * Buckets. A key of at most directory_bits bits is its own bucket number. A longer key is hashed to that many bits, so
+ * that no table needs a directory of 2^32 entries. Different keys may then share a bucket. This costs one comparison
+ * per row and nothing else: a search takes only rows whose key is the one that it probes.
  *
  *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x r)
  *   single, wide:         uint32 offset[2^d x m + 1]; the group of table t in bucket k is k x m + t
  *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: group t is
  *                         base + end[t - 1] .. base + end[t]
  *
- * The single table is the paper's section IV.B: one directory for all substrings. Unlike the paper's, each bucket
- * keeps the postings of each substring position together, so that a probe for position t meets only rows whose
- * t-th substring is the key.
+ * The single table is that of the paper's section IV.B: one directory for all substrings. Unlike in the paper, each
+ * bucket groups its postings by table, so that a probe for table t finds only rows whose t-th substring is the key.
  */
 #include "whamming.h"
 
@@ -49,21 +48,21 @@ struct meta {
     uint64_t rows;
     uint32_t bits;
     uint32_t tables;
-    uint32_t covered; /* bits that the tables' substrings are cut from */
+    uint32_t covered; /* the substrings are cut from the first `covered` bits */
     uint32_t layout;
     uint32_t buckets;
     uint32_t reordered;
     uint32_t id_bytes;
     uint32_t directory_bits;
     uint32_t narrow; /* 1: the single directory's narrow form */
-    uint32_t check;  /* meta_check of the whole META array */
+    uint32_t check;  /* meta_check() of the whole META array */
 };
 
-/* One table's substring. */
+/* The substring of one table. */
 struct substring {
     uint32_t first; /* bit number */
     uint32_t length;
-    uint32_t directory_bits; /* of this table's bucket numbers */
+    uint32_t directory_bits; /* length of this table's bucket numbers */
     uint64_t directory;      /* byte offset of this table's bucket 0 in DIRECTORY */
 };
 
@@ -72,11 +71,11 @@ struct wh_index {
     size_t code_bytes; /* B */
     size_t planes;     /* P */
     size_t blocks_count;
-    size_t record_bytes; /* from one bucket to the next in DIRECTORY */
+    size_t record_bytes; /* bytes per bucket in DIRECTORY */
     const uint8_t *codes;
     const uint8_t *blocks;
     const uint8_t *ids;
-    const uint8_t *groups; /* NULL where every row has one id */
+    const uint8_t *groups; /* NULL if every row has one id */
     const uint8_t *directory;
     const uint8_t *postings;
     const uint8_t *entries;
@@ -103,38 +102,38 @@ static inline uint64_t load64(const uint8_t *p) {
 static inline size_t code_bytes_of(uint32_t bits) { return (bits + 7u) / 8; }
 static inline size_t planes_of(uint32_t bits) { return (bits + 3u) / 4; }
 
-/* The key of a code's substring. Reads 8 bytes from the substring's first byte on. A substring of at most 32 bits that
- * starts within a byte spans at most 39 bits. */
+/* The key of a code's substring. Reads 8 bytes, starting at the substring's first byte. This is enough: a substring of
+ * up to 32 bits that starts within a byte spans at most 39 bits. */
 static inline uint32_t substring_key(const uint8_t *code, const struct substring *s) {
     uint64_t word = load64(code + (s->first >> 3)) >> (s->first & 7);
     return (uint32_t)(word & ((UINT64_C(1) << s->length) - 1));
 }
 
-/* A key's bucket number: the key, or its hash where it is longer than the directory. */
+/* The bucket number of a key: the key itself, or its hash if the key is longer than directory_bits. */
 static inline uint32_t bucket_of(uint32_t key, const struct substring *s) {
     if (s->length <= s->directory_bits) return key;
     return (key * UINT32_C(2654435769)) >> (32 - s->directory_bits);
 }
 
-/* Cut the code into its substrings (see above), and place their directories. */
+/* Compute the substrings (see above) and the offsets of their directories. */
 void substrings_fill(struct substring *substring, const struct meta *meta);
 
-/* Bytes of one bucket's record in the narrow directory. */
+/* Bytes per bucket in the narrow directory. */
 static inline size_t narrow_record_bytes(uint32_t tables) { return 4 + (2 * (size_t)tables + 3) / 4 * 4; }
 
-/* Bytes from one bucket of a table to the next. */
+/* Bytes from one bucket of a table to its next. */
 static inline size_t record_bytes_of(const struct meta *meta) {
     if (meta->narrow) return narrow_record_bytes(meta->tables);
     return meta->layout == WH_SINGLE ? 4 * (size_t)meta->tables : 4;
 }
 
-/* A checksum of META, taken with its `check` field as zero: every search depends on each of its fields. */
+/* A checksum of META, computed with `check` as zero. META has one because every search depends on each field. */
 uint32_t meta_check(const uint8_t *meta, size_t size);
 
-/* Bytes that each array must have; shared by the builder and by wh_index_open. */
+/* The exact size of each array in bytes; used to build and to open an index. */
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);
 
-/* Where IDS keeps the id of a place. Not for implicit ids. */
+/* The address of the id at a place. Not for id_bytes = 0. */
 static inline const uint8_t *id_address(const wh_index *index, uint64_t place) {
     return index->ids + place * index->meta.id_bytes;
 }
@@ -150,13 +149,13 @@ static inline uint64_t id_at(const wh_index *index, uint64_t place) {
     }
 }
 
-/* Where the directory keeps a bucket of table t. */
+/* The address of a bucket of table t in the directory. */
 static inline const uint8_t *bucket_place(const wh_index *index, uint32_t t, uint32_t bucket) {
     return index->directory + index->substring[t].directory + (uint64_t)bucket * index->record_bytes;
 }
 
-/* The postings of one bucket for table t: positions [*start, *stop) of POSTINGS and ENTRIES. Returns 0 where the
- * directory contradicts itself. */
+/* The postings of a bucket of table t: positions [*start, *stop) in POSTINGS and ENTRIES. Returns 0 if the directory is
+ * corrupt. */
 static inline int bucket_range(const wh_index *index, uint32_t t, uint32_t bucket, uint64_t *start, uint64_t *stop) {
     const uint8_t *place = bucket_place(index, t, bucket);
     uint64_t low, high;

@@ -1,10 +1,10 @@
 /* Building the arrays of an index (arrays.h) from codes.
  *
- *   codes -> distinct ones (distinct.c) -> order (order.c) -> CODES, IDS, GROUPS
+ *   codes -> distinct codes (distinct.c) -> reorder (order.c) -> CODES, IDS, GROUPS
  *     CODES -> BLOCKS
- *           -> per table: count keys, sum up, place rows: DIRECTORY, POSTINGS, ENTRIES
+ *           -> per table: count keys, prefix sums, place rows: DIRECTORY, POSTINGS, ENTRIES
  *
- * Postings are placed by a counting sort, table by table, in row order, so that rows increase within a bucket.
+ * Postings are placed by a counting sort, table by table, in row order. Rows therefore increase within a bucket.
  */
 #include "index/arrays.h"
 #include "index/distinct.h"
@@ -21,8 +21,8 @@ struct build {
     uint8_t *data[WH_ARRAYS];
     uint64_t size[WH_ARRAYS];
     uint32_t **next; /* per thread: the next free position of each bucket */
-    uint32_t *wide;  /* the single directory in its wide form */
-    uint64_t places; /* buckets of the largest table */
+    uint32_t *wide;  /* the single directory in wide form */
+    uint64_t places; /* number of buckets of the largest table */
     volatile uint32_t *progress;
     _Atomic uint32_t tables_done;
 };
@@ -52,7 +52,7 @@ static void fill_block(void *context, size_t block, uint32_t worker) {
     }
 }
 
-/* Count table t's keys into place: offset[bucket x stride + 1] for prefix sums. */
+/* Count the keys of table t into offset[bucket x stride + 1], ready for prefix sums. */
 static void count_table(void *context, size_t table, uint32_t worker) {
     struct build *b = context;
     (void)worker;
@@ -79,11 +79,11 @@ static void place_table(void *context, size_t table, uint32_t worker) {
     progress_report(b->progress, BLOCKED + done * (FINISHED - BLOCKED) / b->meta.tables);
 }
 
-static void sum_up(uint32_t *offset, uint64_t count) {
+static void prefix_sums(uint32_t *offset, uint64_t count) {
     for (uint64_t i = 1; i < count; i++) offset[i] += offset[i - 1];
 }
 
-/* The narrow directory serves where every bucket's postings can be counted in 16 bits, and where it is smaller. */
+/* The narrow directory is used if 16 bits can count the postings of every bucket, and if it is smaller. */
 static int narrow_fits(const struct build *b) {
     uint64_t m = b->meta.tables;
     if (narrow_record_bytes(b->meta.tables) >= 4 * m) return 0;
@@ -126,7 +126,7 @@ static int build_tables(struct build *b) {
     if (b->meta.layout == WH_SINGLE) {
         if (!(b->wide = wh_calloc((size_t)(b->places * m + 1), sizeof *b->wide))) goto out;
         parallel_run(threads, m, count_table, b);
-        sum_up(b->wide, b->places * m + 1);
+        prefix_sums(b->wide, b->places * m + 1);
         b->meta.narrow = (uint32_t)narrow_fits(b);
     }
     arrays_sizes(&b->meta, b->size);
@@ -134,8 +134,8 @@ static int build_tables(struct build *b) {
     if (b->meta.layout == WH_MULTI) {
         parallel_run(threads, m, count_table, b);
         for (uint32_t t = 0; t < m; t++)
-            sum_up((uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory),
-                   (UINT64_C(1) << b->substring[t].directory_bits) + 1);
+            prefix_sums((uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory),
+                        (UINT64_C(1) << b->substring[t].directory_bits) + 1);
     } else if (b->meta.narrow) {
         write_narrow(b);
     } else {
@@ -153,13 +153,12 @@ static int compare_ids(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Fill IDS and GROUPS: of each code i the distinct code is distinct->of[i], which stands at row_of[that]. `next` has
- * room for one number per row. */
+/* Fill IDS and GROUPS. Code i has the row row_of[distinct->number_of[i]]. `next` is scratch: one number per row. */
 static void write_ids(struct build *b, const uint64_t *ids, const struct distinct *distinct, const uint32_t *row_of,
                       uint32_t *next) {
     uint64_t n = b->meta.n, rows = b->meta.rows;
     memset(next, 0, sizeof *next * (size_t)rows);
-    for (uint64_t i = 0; i < n; i++) next[row_of[distinct->of[i]]]++;
+    for (uint64_t i = 0; i < n; i++) next[row_of[distinct->number_of[i]]]++;
     uint32_t start = 0;
     for (uint64_t row = 0; row < rows; row++) {
         uint32_t count = next[row];
@@ -170,9 +169,9 @@ static void write_ids(struct build *b, const uint64_t *ids, const struct distinc
     if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * rows, &start, 4);
     if (b->meta.id_bytes == 0) return;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t place = next[row_of[distinct->of[i]]]++;
+        uint32_t place = next[row_of[distinct->number_of[i]]]++;
         if (ids) ((uint64_t *)b->data[WH_IDS])[place] = ids[i];
-        else ((uint32_t *)b->data[WH_IDS])[place] = (uint32_t)i; /* increasing within a row, as i is */
+        else ((uint32_t *)b->data[WH_IDS])[place] = (uint32_t)i; /* increases within a row because i does */
     }
     for (uint64_t row = 0; ids && b->size[WH_GROUPS] && row < rows; row++) {
         uint32_t first = row ? next[row - 1] : 0;

@@ -1,7 +1,7 @@
 /* Finding equal codes.
  *
- * Short hashes of real data collide by the thousand (GIST1M has 48,670 copies of one 32-bit code). Stored once, such a
- * code is compared once, whichever plan meets it. A hash table with open addressing, at most half full, holds the
+ * Short codes of real data often repeat thousands of times (GIST1M has 48,670 copies of one 32-bit code). Because such
+ * a code is stored once, each search compares it once. A hash table with open addressing, at most half full, holds the
  * number of each distinct code.
  */
 #include "index/distinct.h"
@@ -13,7 +13,7 @@
 
 enum { EMPTY = 0xFFFFFFFF };
 
-/* A multiply-and-fold hash of 8 bytes at a time; the last byte counts under its mask only. */
+/* A multiply-and-fold hash of 8 bytes at a time; the last byte is masked. */
 static uint64_t hash(const uint8_t *code, size_t bytes, uint8_t last_mask) {
     uint64_t h = bytes;
     for (size_t at = 0; at < bytes; at += 8) {
@@ -41,15 +41,14 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
     uint64_t places = UINT64_C(1) << log;
     uint64_t upcoming[AHEAD] = {0};
     uint32_t *table = wh_malloc(sizeof *table * places);
-    d->of = wh_malloc(sizeof *d->of * (size_t)(n + 1));
+    d->number_of = wh_malloc(sizeof *d->number_of * (size_t)(n + 1));
     d->first = wh_malloc(sizeof *d->first * (size_t)(n + 1));
-    if (!table || !d->of || !d->first) {
+    if (!table || !d->number_of || !d->first) {
         wh_free(table);
         return WH_MEMORY;
     }
     memset(table, 0xFF, sizeof *table * places);
-    for (uint64_t i = 0; i < n + AHEAD;
-         i++) { /* hash AHEAD codes in advance, so that the table's lines arrive in time */
+    for (uint64_t i = 0; i < n + AHEAD; i++) { /* hash AHEAD codes in advance, to prefetch the table's cache lines */
         if (i >= AHEAD) {
             uint64_t row = i - AHEAD, place = upcoming[i % AHEAD];
             const uint8_t *code = codes + row * bytes;
@@ -60,7 +59,7 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
                 table[place] = (uint32_t)d->count;
                 d->first[d->count++] = (uint32_t)row;
             }
-            d->of[row] = table[place];
+            d->number_of[row] = table[place];
         }
         if (i < n) {
             uint64_t place = hash(codes + i * bytes, bytes, last_mask) >> (64 - log);
@@ -73,7 +72,7 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
 }
 
 void distinct_free(struct distinct *d) {
-    wh_free(d->of);
+    wh_free(d->number_of);
     wh_free(d->first);
     *d = (struct distinct){0};
 }

@@ -1,21 +1,21 @@
-/* From ids to places: a search through the places sorted by id.
+/* Looking up ids: a search through the places sorted by id.
  *
- * Ids that come in increasing order are found by steps that double from where the last one was, so that a list of them
- * costs about as much as merging it with the part of the index that it spans. */
+ * Each search starts at the result of the one before, in steps that double (galloping search). A list of increasing ids
+ * therefore costs about as much as merging it with the range of the index that it spans. */
 #include "index/arrays.h"
 
 struct finder {
     const wh_index *index;
     const uint8_t *order;
-    uint64_t last; /* the id that was looked for last */
-    uint64_t low;  /* whatever comes before it in the order has a smaller id than that */
+    uint64_t last; /* the id of the previous search */
+    uint64_t low;  /* all entries of `order` before this position have smaller ids than `last` */
 };
 
 static struct finder finder_of(const wh_index *index, const void *by_id) {
     return (struct finder){.index = index, .order = by_id, .last = 0, .low = 0};
 }
 
-/* The place of an id, or UINT64_MAX. WH_CORRUPT where the order names a place that is none. */
+/* Find the place of an id, or UINT64_MAX. Returns WH_CORRUPT if `order` contains a place that does not exist. */
 static int find(struct finder *finder, uint64_t id, uint64_t *found) {
     const wh_index *index = finder->index;
     uint64_t n = index->meta.n, low = id < finder->last ? 0 : finder->low, high = low, step = 1;
@@ -29,7 +29,7 @@ static int find(struct finder *finder, uint64_t id, uint64_t *found) {
         step *= 2;
     }
     if (high > n) high = n;
-    while (low < high) { /* the first place whose id is at least `id` lies in [low, high] */
+    while (low < high) { /* the first position whose id is at least `id` is in [low, high] */
         uint64_t middle = low + (high - low) / 2, place = load32(finder->order + 4 * middle);
         if (place >= n) return WH_CORRUPT;
         if (id_at(index, place) < id) low = middle + 1;

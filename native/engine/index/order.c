@@ -1,11 +1,12 @@
-/* Placing alike codes next to each other.
+/* Placing similar codes next to each other.
  *
- * Both plans gain when the codes of one block are alike: the sweep leaves a block once all of its 128 sums are too
- * large, which alike codes reach together, and the postings of a bucket point to rows that are close in memory.
+ * Both plans are faster if the codes of a block are similar. The sweep leaves a block once all of its 128 sums exceed
+ * the limit, and similar codes exceed it together. For the probe, the postings of a bucket point to rows that are close
+ * in memory.
  *
- * A tree of splits on single bits, like a k-d tree: of the bits that divide a node evenly, take the one that tells the
- * most about the others (largest sum of squared covariances over its own variance, on a sample), put the zeros
- * before the ones, and go on in both halves until a node is no larger than a leaf.
+ * The codes are split on single bits, as in a k-d tree. Among the bits that divide a node evenly, choose the one that
+ * says the most about the others: on a sample, it has the largest sum of squared covariances, divided by its own
+ * variance. Move the zeros before the ones and repeat in both halves, until a node is no larger than a leaf.
  *
  *            bit 17                     codes: | 17=0,3=0 | 17=0,3=1 | 17=1,40=0 | 17=1,40=1 |
  *           0/    \1                                        \________/
@@ -18,24 +19,24 @@
 #include "base/parallel.h"
 
 enum {
-    LEAF = 32,       /* codes; finer than a block, so that blocks that straddle two leaves are still alike */
-    LARGE = 4096,    /* codes: there are few nodes of that size, and their bits matter most */
-    SAMPLE = 256,    /* codes looked at to choose a large node's bit */
-    CHOICES = 24,    /* evenly dividing bits to compare */
-    WITNESSES = 128, /* bits to compare them by */
+    LEAF = 32,       /* codes; smaller than a block, so that blocks across two leaves are still similar */
+    LARGE = 4096,    /* codes: there are few nodes of this size, and their splits matter most */
+    SAMPLE = 256,    /* codes sampled to choose the bit of a large node */
+    CHOICES = 24,    /* bits to choose from, those that divide most evenly */
+    WITNESSES = 128, /* bits whose covariance with them is computed */
     SMALL_SAMPLE = 64,
     SMALL_CHOICES = 8,
     SMALL_WITNESSES = 64,
-    DEPTH = 64 /* of the stack: the smaller half is taken first, so it never holds more than log2(n) nodes */
+    DEPTH = 64 /* of the stack: the smaller half is popped first, so it never holds more than log2(n) nodes */
 };
 
 struct node {
     size_t first, count;
 };
 
-/* What one thread needs to choose and split. */
+/* Scratch memory of one thread. */
 struct scratch {
-    uint64_t column[WH_MAX_BITS][SAMPLE / 64]; /* the sample by bits */
+    uint64_t column[WH_MAX_BITS][SAMPLE / 64]; /* the sample, transposed: one column per bit */
     uint16_t ones[WH_MAX_BITS];
     uint8_t swap[WH_MAX_BITS / 8];
 };
@@ -48,12 +49,12 @@ struct ordering {
     struct node *nodes;
     struct scratch *scratch; /* per thread */
     volatile uint32_t *progress;
-    uint32_t from, to; /* of the progress */
+    uint32_t from, to; /* range of the progress */
     _Atomic size_t done;
     size_t n;
 };
 
-/* Without the processor's own instruction, which not every machine has. */
+/* Population count in plain C; not every machine has an instruction for it. */
 static uint32_t count_ones(uint64_t x) {
     x -= x >> 1 & UINT64_C(0x5555555555555555);
     x = (x & UINT64_C(0x3333333333333333)) + (x >> 2 & UINT64_C(0x3333333333333333));
@@ -94,7 +95,7 @@ static void sample_columns(const struct ordering *o, struct node node, size_t co
     }
 }
 
-/* The bit to split a node on, or -1 where the sample's codes are all equal. */
+/* The bit to split a node on; -1 if all codes of the sample are equal. */
 static int choose_bit(const struct ordering *o, struct node node, struct scratch *s) {
     int large = node.count >= LARGE;
     size_t sample = large ? SAMPLE : SMALL_SAMPLE, count = node.count < sample ? node.count : sample;
@@ -104,7 +105,7 @@ static int choose_bit(const struct ordering *o, struct node node, struct scratch
 
     uint32_t choice[CHOICES], unevenness[CHOICES];
     size_t choices = 0;
-    for (uint32_t i = 0; i < o->bits; i++) { /* keep the most even ones, in order */
+    for (uint32_t i = 0; i < o->bits; i++) { /* keep those that divide most evenly, in order */
         uint32_t ones = s->ones[i];
         if (ones == 0 || ones == count) continue;
         uint32_t uneven = (uint32_t)(2 * ones > count ? 2 * ones - count : count - 2 * ones);
@@ -154,7 +155,7 @@ static void swap_rows(const struct ordering *o, size_t i, size_t j, struct scrat
     o->rows[j] = row;
 }
 
-/* Move a node's zeros before its ones. Returns how many zeros; 0 where the node cannot be split. */
+/* Choose a bit and move its zeros before its ones. Returns the number of zeros; 0 if the node cannot be split. */
 static size_t split(const struct ordering *o, struct node node, struct scratch *s) {
     int bit = choose_bit(o, node, s);
     if (bit < 0) return 0;
@@ -183,21 +184,21 @@ static void order_node(void *context, size_t i, uint32_t worker) {
             continue;
         }
         struct node low = {node.first, zeros}, high = {node.first + zeros, node.count - zeros};
-        stack[depth++] = zeros < node.count - zeros ? high : low; /* larger half below: the stack stays short */
+        stack[depth++] = zeros < node.count - zeros ? high : low; /* larger half first: the stack stays short */
         stack[depth++] = zeros < node.count - zeros ? low : high;
     }
 }
 
 int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_t threads, volatile uint32_t *progress,
                 uint32_t from, uint32_t to) {
-    enum { MOST_NODES = 1024 }; /* twice the nodes that are ever wanted */
+    enum { MAX_NODES = 1024 }; /* twice the nodes that are ever needed */
     if (threads < 1) threads = 1;
-    if (threads > MOST_NODES / 16) threads = MOST_NODES / 16;
+    if (threads > MAX_NODES / 16) threads = MAX_NODES / 16;
     struct ordering o = {.codes = codes,
                          .rows = rows,
                          .bits = bits,
                          .code_bytes = code_bytes_of(bits),
-                         .nodes = wh_malloc(sizeof *o.nodes * MOST_NODES),
+                         .nodes = wh_malloc(sizeof *o.nodes * MAX_NODES),
                          .scratch = wh_malloc(sizeof *o.scratch * threads),
                          .progress = progress,
                          .from = from,
@@ -205,7 +206,7 @@ int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_
                          .n = n};
     int status = o.nodes && o.scratch ? WH_OK : WH_MEMORY;
     if (status == WH_OK && n > 0) {
-        /* Split breadth first until there are enough nodes to share out. */
+        /* Split breadth first until there are enough nodes for all threads. */
         size_t count = 1, wanted = threads == 1 ? 1 : (size_t)threads * 8;
         o.nodes[0] = (struct node){0, n};
         for (size_t before = 0; before < count && count < wanted;) {

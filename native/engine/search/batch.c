@@ -1,8 +1,10 @@
 /* Batches: queries share the pass over the blocks.
  *
- * Part by part, a group of queries first probes, one after the other. Those for which a sweep is cheaper then sweep together: tile by
- * tile, small enough to stay in the nearer caches, each query passes over the tile before the next tile is read.
- * The blocks come from memory once per group instead of once per query. Groups run on the threads.
+ * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. Those for
+ * which a sweep is cheaper then sweep together, tile by tile: all of them sweep one tile, which is small enough to stay
+ * in the fast caches, before the next tile is read. Blocks are read from memory once per group instead of once per
+ * query.
+ * Threads share the groups.
  */
 #include "search/cursor.h"
 #include "base/memory.h"
@@ -29,7 +31,7 @@ static int cancelled(const struct batch *b) {
     return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
 }
 
-/* What has passed since `start` was spent on this query; the next one's time starts now. */
+/* Add the time since `start` to this query, and restart the clock for the next one. */
 static void add_time(wh_cursor *cursor, uint64_t *start) {
     uint64_t now = clock_nanoseconds();
     cursor->nanoseconds += now - *start;
@@ -48,7 +50,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     }
     if (sweeping == 0) return WH_OK;
     for (size_t last = tile; !cancelled(b); last += tile) {
-        int cached = 0; /* the first query brings the tile in */
+        int cached = 0; /* the first query brings the tile into the cache */
         for (size_t i = 0; i < count; i++) {
             struct part *p = &cursors[i]->parts[part];
             if (p->phase != PHASE_SWEEP) continue;
@@ -68,12 +70,12 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.planes_read;
         part_swept(p);
     }
-    planner_learn_planes(b->parts[part].planner, count > 1, planes,
-                         now - start); /* also where few sweep: then there is little to share */
+    /* Learn even if few queries sweep: they share little, which is then part of the estimate. */
+    planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
     return WH_OK;
 }
 
-/* Search one part for all queries of the group. */
+/* Search one part for all queries of a group. */
 static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
     int status = WH_OK;
     uint64_t start = clock_nanoseconds();

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { SMALL = 12 }; /* hits that are sorted by insertion */
+enum { SMALL = 12 }; /* up to this many hits are sorted by insertion */
 
 void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
                    int resumed, struct hit after) {
@@ -17,7 +17,7 @@ void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint6
 }
 
 void collect_restart(struct collector *c) {
-    if (c->proven) { /* they will be offered again: let them be refused */
+    if (c->proven) { /* proven hits will be offered again and must be rejected */
         c->resumed = 1;
         c->after = c->hits[c->proven - 1];
     }
@@ -66,8 +66,8 @@ static int compare_hits(const void *a, const void *b) {
     return hit_before(*x, *y) ? -1 : hit_before(*y, *x);
 }
 
-/* Cut hits in two, neither part empty: all of the first come before all of the second. Returns where that begins.
- * Hoare's partition with the median of three, none of which is the last hit: count > SMALL. */
+/* Partition hits into two nonempty parts, so that all of the first come before all of the second. Returns the size of
+ * the first. Hoare's partition with the median of three; since count > SMALL, none of the three is the last hit. */
 static size_t cut(struct hit *hits, size_t count) {
     struct hit a = hits[count / 4], pivot = hits[count / 2], b = hits[count * 3 / 4];
     if (hit_before(b, a)) {
@@ -89,7 +89,7 @@ static size_t cut(struct hit *hits, size_t count) {
 
 void hits_sort(struct hit *hits, size_t count) {
     for (int cuts = 0; count > SMALL; cuts++) {
-        if (cuts == COLLECT_CUTS) { /* pivots far from the middle, again and again */
+        if (cuts == COLLECT_CUTS) { /* too many bad pivots */
             qsort(hits, count, sizeof *hits, compare_hits);
             return;
         }
@@ -106,7 +106,7 @@ void hits_sort(struct hit *hits, size_t count) {
     }
 }
 
-/* Incremental quicksort (Paredes and Navarro, 2006): only the first section is cut further, until it is small. */
+/* Incremental quicksort (Paredes and Navarro, 2006): only the first section is partitioned further. */
 void collect_prove_piece(struct collector *c) {
     size_t first = c->proven, end = c->cuts ? c->cut[c->cuts - 1] : first + c->count;
     while (end - first > COLLECT_PIECE && c->cuts < COLLECT_CUTS) {

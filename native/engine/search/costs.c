@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Number i of an array of any alignment. A float is a double already, without rounding. */
+/* Number i of an array of any alignment. Floats convert to doubles exactly. */
 static inline double number_at(const void *numbers, uint32_t type, size_t i) {
     const uint8_t *bytes = numbers;
     if (type == WH_FLOAT) {
@@ -23,14 +23,14 @@ static int ceil_log2(uint32_t x) {
     return log;
 }
 
-/* The scale of one query, 2^exponent, as two factors: the exponent is -983 to 1126, and a double ends at 2^1023. */
+/* The scale of one query, 2^exponent, as two factors: the exponent is -983 to 1126, beyond the 2^1023 of a double. */
 struct scale {
     double first, second;
     int exponent;
 };
 
-/* |cost| < 2^x becomes an integer of at most 2^(53 - ceil(log2 bits)); rounding cannot pass a power of two, so the sum of
- * `bits` of them is at most 2^53 in size. */
+/* |cost| < 2^x becomes an integer of magnitude at most 2^(53 - ceil(log2 bits)), since rounding cannot pass a power of
+ * two. The magnitude of a sum of `bits` such integers is therefore at most 2^53. */
 static int choose_scale(const void *numbers, uint32_t type, size_t count, uint32_t bits, struct scale *scale) {
     double largest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -45,8 +45,8 @@ static int choose_scale(const void *numbers, uint32_t type, size_t count, uint32
     return WH_OK;
 }
 
-/* rint(cost x 2^exponent). Products with powers of two are exact, except where the first one falls below the smallest
- * normal double. That takes a negative exponent, so the result is far below 1/2 and rounds to 0 all the same. */
+/* rint(cost x 2^exponent). Products with powers of two are exact, unless the first one falls below the smallest normal
+ * double. That requires a negative exponent; the result is then far below 1/2 and rounds to 0 anyway. */
 static inline int64_t scaled(double cost, const struct scale *scale) {
     return (int64_t)rint(cost * scale->first * scale->second);
 }
@@ -76,7 +76,7 @@ static inline int round_table(const void *table, uint32_t type, uint32_t bits, u
     return distances_fit(least, range, scale.exponent) ? WH_OK : WH_OVERFLOW;
 }
 
-/* The table of weights costs 0 where a stored bit agrees with the code and the weight where it differs. */
+/* Weights stand for the table in which a stored bit costs 0 if it matches the code, and its weight if it differs. */
 static inline int round_weights(const uint8_t *code, const void *weights, uint32_t type, uint32_t bits,
                                 uint8_t *optimum, uint64_t *delta, int64_t *floor, int32_t *exponent) {
     struct scale scale;

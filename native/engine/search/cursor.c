@@ -58,13 +58,14 @@ void cursor_share_limit(wh_cursor *c) {
         uint64_t known = part_limit(&c->parts[i]);
         if (known < limit) limit = known;
     }
-    for (size_t i = 0; i < c->count; i++) part_lower(&c->parts[i], limit);
+    for (size_t i = 0; i < c->count; i++) part_lower_limit(&c->parts[i], limit);
 }
 
-/* Is a hit certain to come before all that part p has not proven yet? At an equal distance a smaller id may follow. */
-static int before_rest(struct hit hit, const struct part *p) { return hit.distance < p->bound; }
+/* Whether a hit comes before everything that part p has not proven yet. At an equal distance, p may still find a
+ * smaller id. */
+static int certainly_before(struct hit hit, const struct part *p) { return hit.distance < p->bound; }
 
-/* The part whose head is the next hit of all, or NULL where that is not certain yet. */
+/* The part whose head is the next hit of the cursor; NULL if that is not certain yet. */
 static struct part *next_part(wh_cursor *c) {
     struct part *best = NULL;
     struct hit nearest = {0};
@@ -75,7 +76,7 @@ static struct part *next_part(wh_cursor *c) {
         nearest = *head;
     }
     for (size_t i = 0; best && i < c->count; i++)
-        if (!part_head(&c->parts[i]) && c->parts[i].phase != PHASE_END && !before_rest(nearest, &c->parts[i]))
+        if (!part_head(&c->parts[i]) && c->parts[i].phase != PHASE_END && !certainly_before(nearest, &c->parts[i]))
             best = NULL;
     return best;
 }
@@ -92,14 +93,14 @@ static size_t hand_out(wh_cursor *c, size_t capacity, uint64_t *ids, double *dis
     return count;
 }
 
-/* The part to work on: the first until it knows a limit that the others can use, then whichever is furthest behind.
- * NULL: all have come to their end. */
+/* The part to work on: the first part until it has found a limit for the others, then the part with the lowest bound.
+ * NULL: all parts have finished. */
 static struct part *part_behind(wh_cursor *c) {
     struct part *first = &c->parts[0], *behind = NULL;
     if (c->query.k != UINT64_MAX && (first->phase == PHASE_PROBE || first->phase == PHASE_SWEEP) &&
         !collect_full(&first->collector))
         return first;
-    for (size_t i = c->count; i-- > 0;) { /* the last ones are the smallest, and soon done */
+    for (size_t i = c->count; i-- > 0;) { /* prefer the last parts: they are the smallest */
         struct part *p = &c->parts[i];
         if (part_head(p) || p->phase == PHASE_END) continue;
         if (!behind || p->bound < behind->bound) behind = p;
@@ -187,5 +188,5 @@ void wh_cursor_cancel(wh_cursor *c) { atomic_store_explicit(&c->cancelled, 1, me
 
 void wh_cursor_stats(const wh_cursor *c, struct wh_stats *stats) {
     *stats = (struct wh_stats){.nanoseconds = c->nanoseconds};
-    for (size_t i = c->count; i-- > 0;) part_add_stats(&c->parts[i], stats); /* the plan told is that of the first */
+    for (size_t i = c->count; i-- > 0;) part_add_stats(&c->parts[i], stats); /* first part last: its plan is reported */
 }

@@ -3,12 +3,12 @@
 
 #include "base/memory.h"
 
-enum { MOST_BYTE_TABLES = 32 }; /* 64 KiB: past that they would no longer stay in the nearest caches */
+enum { MAX_BYTE_TABLES = 32 }; /* 64 KiB: larger tables would not stay in the fastest caches */
 
 int distance_init(struct distance *d, uint32_t bits, const uint8_t *optimum, const uint64_t *delta) {
     size_t planes = planes_of(bits), bytes = code_bytes_of(bits);
     *d = (struct distance){.code_bytes = bytes, .planes = planes};
-    size_t byte_tables = bytes <= MOST_BYTE_TABLES ? bytes : 0;
+    size_t byte_tables = bytes <= MAX_BYTE_TABLES ? bytes : 0;
     d->nibble = wh_malloc(sizeof *d->nibble * (planes * 16 + byte_tables * 256));
     if (!d->nibble) return WH_MEMORY;
     if (byte_tables) d->byte = d->nibble + planes * 16;
@@ -17,7 +17,7 @@ int distance_init(struct distance *d, uint32_t bits, const uint8_t *optimum, con
         uint64_t *table = d->nibble + p * 16;
         uint32_t best = optimum[p >> 1] >> (4 * (p & 1)) & 15;
         table[best] = 0;
-        for (uint32_t i = 0; i < 4; i++) { /* each bit doubles the values that are known */
+        for (uint32_t i = 0; i < 4; i++) { /* each bit doubles the number of known values */
             uint64_t cost = 4 * p + i < bits ? delta[4 * p + i] : 0;
             for (uint32_t low = 0; low < 1u << i; low++) table[best ^ low ^ (1u << i)] = table[best ^ low] + cost;
         }

@@ -2,8 +2,9 @@
 #define WHAMMING_DISTANCE_H
 /* Exact distances of codes to one query, in integer cost units above the query's floor.
  *
- * The distance is a sum over parts of the code; each part's costs are tabulated. Nibbles (16 costs each) are always
- * there: the sweep quantises them too. Bytes (256 costs each) halve the look-ups where the tables stay small.
+ * The distance is a sum of table look-ups. Tables per nibble (16 costs each) always exist: the sweep quantises them
+ * too. Tables per byte (256 costs each) halve the number of look-ups; only short codes have them, so that they fit the
+ * cache.
  */
 #include "index/arrays.h"
 
@@ -14,11 +15,12 @@ struct distance {
     uint64_t *byte;   /* code_bytes x 256, in the same allocation; NULL for long codes */
 };
 
-/* Tabulate a query. Returns a wh_status (WH_MEMORY); distance_free is safe on a zeroed or failed struct. */
+/* Compute the tables of a query. Returns a wh_status (WH_MEMORY); distance_free is safe on a zeroed or failed struct.
+ * */
 int distance_init(struct distance *distance, uint32_t bits, const uint8_t *optimum, const uint64_t *delta);
 void distance_free(struct distance *distance);
 
-/* Four bytes' look-ups, which do not wait for each other. */
+/* The sum of four bytes, with independent look-ups. */
 static inline uint64_t distance_of_4(const uint64_t *table, uint32_t word) {
     return (table[word & 255] + table[256 + (word >> 8 & 255)]) +
            (table[512 + (word >> 16 & 255)] + table[768 + (word >> 24)]);

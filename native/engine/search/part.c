@@ -6,7 +6,7 @@
 #include <time.h>
 
 enum {
-    MOST_KEPT = 65536,
+    MAX_KEPT = 65536,
     FIRST_ROUND = 256,
     ROUND_GROWTH = 4,
     SLICE_PLANES = 16384,
@@ -20,11 +20,11 @@ uint64_t clock_nanoseconds(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The time that has been spent on this part, so that the planner does not count what others were at meanwhile. */
+/* The time spent on this part. The planner uses it instead of the clock, which also counts work on other parts. */
 static uint64_t own_time(const struct part *p) { return p->worked + clock_nanoseconds() - p->entered; }
 
-/* Many a search has found everything before a sweep is even thought of, so it is made ready only then. */
-static int need_sweep(struct part *p) {
+/* The sweep is initialised on first use: many searches finish without it. */
+static int prepare_sweep(struct part *p) {
     const struct query *q = p->query;
     return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, p->kernels, &q->distance, q->optimum, q->delta);
 }
@@ -45,7 +45,7 @@ static int start_round(struct part *p, int resumed) {
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
         plan_start(&p->plan, own_time(p), p->sweep.planes_read);
-        return need_sweep(p);
+        return prepare_sweep(p);
     }
     probe_free(&p->probe);
     const struct query *q = p->query;
@@ -76,12 +76,12 @@ static void work_sort(struct part *p) {
     if (k->count == 0) p->phase = PHASE_PROVEN;
 }
 
-static void round_is_proven(struct part *p) {
-    /* What was not kept lies beyond the last hit kept if the round is full, else beyond the radius, if anywhere. */
+static void finish_round(struct part *p) {
+    /* Items that were not kept lie beyond the last kept hit if the round is full, otherwise beyond the radius. */
     const struct collector *k = &p->collector;
     p->beyond = UINT64_MAX;
     if (collect_full(k))
-        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].distance; /* the heap's top is the last */
+        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].distance; /* the top of the heap is the last hit */
     else if (p->radius != NO_RADIUS) p->beyond = p->radius + 1;
     p->phase = PHASE_SORT;
     work_sort(p);
@@ -96,14 +96,14 @@ static int work_probe(struct part *p) {
         if (p->query->plan == WH_AUTO) plan_learn_buckets(&p->plan, &p->probe, own_time(p));
         end_probe(p);
         p->stats.plan = WH_PROBE;
-        round_is_proven(p);
+        finish_round(p);
         return WH_OK;
     case PROBE_FAILED_MEMORY:
         return WH_MEMORY;
     case PROBE_FAILED_CORRUPT:
         return WH_CORRUPT;
     case PROBE_CROWDED:
-        if (need_sweep(p) != WH_OK) return WH_MEMORY;
+        if (prepare_sweep(p) != WH_OK) return WH_MEMORY;
         break;
     case PROBE_PAUSED:
         collect_prove(k, p->probe.bound);
@@ -112,7 +112,7 @@ static int work_probe(struct part *p) {
         p->plan.done += effort;
         if (p->plan.done < p->plan.slice) return WH_OK;
         p->plan.done = 0;
-        if (need_sweep(p) != WH_OK) return WH_MEMORY;
+        if (prepare_sweep(p) != WH_OK) return WH_MEMORY;
         if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, own_time(p))) return WH_OK;
         break;
     }
@@ -138,16 +138,16 @@ static int work_sweep(struct part *p) {
 void part_swept(struct part *p) {
     p->stats.plan = WH_SWEEP;
     plan_learn_margin(&p->plan, &p->sweep, p->collector.limit);
-    round_is_proven(p);
+    finish_round(p);
 }
 
-/* The round's hits are all handed out: is there a next one? */
+/* All hits of the round have been returned: start the next round, if there is one. */
 static int next_round(struct part *p) {
     if (!collect_full(&p->collector) || p->handed_out == p->query->k || p->handed_out == p->live) {
         p->phase = PHASE_END;
         return WH_OK;
     }
-    p->round = p->round * ROUND_GROWTH < MOST_KEPT ? p->round * ROUND_GROWTH : MOST_KEPT;
+    p->round = p->round * ROUND_GROWTH < MAX_KEPT ? p->round * ROUND_GROWTH : MAX_KEPT;
     return start_round(p, 1);
 }
 
@@ -187,7 +187,7 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
     p->kernels = planner_kernels(what->planner);
     p->plan.planner = what->planner;
     p->plan.batch = batch;
-    p->round = query->k == UINT64_MAX ? FIRST_ROUND : MOST_KEPT;
+    p->round = query->k == UINT64_MAX ? FIRST_ROUND : MAX_KEPT;
     p->stats.plan = query->plan == WH_SWEEP || index->meta.tables == 0 ? WH_SWEEP : WH_PROBE;
     if (query->nothing || p->live == 0) {
         p->phase = PHASE_END;
@@ -205,7 +205,7 @@ void part_free(struct part *p) {
     sweep_free(&p->sweep);
 }
 
-void part_lower(struct part *p, uint64_t limit) {
+void part_lower_limit(struct part *p, uint64_t limit) {
     if (limit >= p->radius) return;
     p->radius = p->collector.radius = limit;
     if (limit < p->collector.limit) p->collector.limit = limit;

@@ -1,49 +1,50 @@
 #ifndef WHAMMING_PLAN_H
 #define WHAMMING_PLAN_H
-/* The planner: probe or sweep?
+/* Decides between probe and sweep during a search.
  *
- * A search begins by probing, which also finds good candidates early: their limit is what makes a sweep fast. Each time
- * the effort has doubled, the planner compares what is left of both. How many buckets probing will take at the limit of
- * the moment follows from the costs (forecast.h). The limit will still fall, and the number of buckets with it: to a
- * quarter after the first look, by little later. What a bucket takes is known from earlier searches, near and far ones
- * apart: the first ones are full of codes, those that a long search comes to nearly empty.
+ * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. Each
+ * time the effort has doubled, the estimated rest of the probe is compared with the estimated time of a sweep.
  *
- * The sweep's price: blocks x planes per block x the time of a plane. A block is left when the
- * cheapest of its codes has passed the limit: a code some deviations below the mean, both of which follow from the
- * share of ones of each bit. How many deviations, and the time of a plane, are learned from the sweeps of this index
- * on this machine (planner.h). Time spent is read off the clock, so a machine with slow memory, or pages that are not in
- * memory yet, count as what they cost.
+ * Probe: the costs say how many buckets the probe needs at the current limit (forecast.h). The limit will still fall,
+ * and the number of buckets with it: by a factor of four after the first check, by little later. The time per bucket is
+ * learned from earlier searches, separately for near and far buckets. The first buckets of a search are full of codes;
+ * those that a long search reaches are nearly empty.
+ *
+ * Sweep: blocks x planes per block x time per plane. The sweep leaves a block when the cheapest of its codes has passed
+ * the limit. That code is some standard deviations below the mean; mean and deviation follow from the fraction of ones
+ * in each bit. The number of deviations and the time per plane are learned from sweeps of this index on this machine
+ * (planner.h). All times are measured, so they include slow memory and pages that are not in memory yet.
  */
 #include "search/planner.h"
 #include "search/probe.h"
 #include "search/sweep.h"
 
 struct plan {
-    struct wh_planner *planner; /* what is known from earlier searches; may be NULL */
-    int batch;                  /* a sweep would share its pass with others */
-    uint64_t slice;             /* effort between the last look and the next: all the effort before it */
-    uint64_t done;              /* effort since the last look */
-    uint64_t total;             /* effort up to the last look */
-    uint64_t started;           /* nanoseconds of the part's own work, as all times here */
-    uint64_t last_look;
-    uint64_t last_buckets;  /* probed up to the last look */
-    uint64_t limit;         /* that the forecast was made for */
-    double forecast;        /* buckets */
-    uint64_t planes_before; /* that the sweep had read when it began its present round */
-    int trial;              /* probe longer than seems worth while, to learn */
+    struct wh_planner *planner; /* estimates from earlier searches; may be NULL */
+    int batch;                  /* a sweep would share its pass with other queries */
+    uint64_t slice;             /* effort between the last check and the next: equals all effort before it */
+    uint64_t done;              /* effort since the last check */
+    uint64_t total;             /* effort up to the last check */
+    uint64_t started;           /* times are in nanoseconds of work on this part */
+    uint64_t last_check;
+    uint64_t last_buckets;  /* buckets probed up to the last check */
+    uint64_t limit;         /* the limit of `forecast` */
+    double forecast;        /* estimated number of buckets */
+    uint64_t planes_before; /* planes read by the sweep before the current round */
+    int trial;              /* probe longer than seems worthwhile, to learn */
 };
 
-/* Begin a round's probing or sweeping. `planner` and `batch` stay as they are. */
+/* Start the probe or the sweep of a round. Keeps `planner` and `batch`. */
 void plan_start(struct plan *plan, uint64_t now, uint64_t planes_read);
 
-/* Is it cheaper to sweep from here, after a slice of probing for k hits, at this limit? Sets the next slice. */
+/* Whether to switch to the sweep now, after a slice of probing for k hits at this limit. Sets the next slice. */
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
                        uint64_t limit, uint64_t now);
 
-/* Learn from the buckets probed since the last look: at the next one, or when probing has come to its end. */
+/* Learn from the buckets probed since the last check. Call it at the next check and at the end of the probe. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now);
 
-/* Learn from the round's finished sweep, which ended with this limit. */
+/* Learn from the finished sweep of the round, which ended with this limit. */
 void plan_learn_margin(const struct plan *plan, const struct sweep *sweep, uint64_t limit);
 
 #endif

@@ -10,7 +10,7 @@ static int key_before(struct probe_key a, struct probe_key b) {
     return a.cost < b.cost || (a.cost == b.cost && a.mask < b.mask);
 }
 
-/* -- Alg. 1: the keys of one table in increasing cost ------------------------------------------------------------ */
+/* -- Alg. 1: the keys of one table by increasing cost ------------------------------------------------------------ */
 
 static void queue_sift_down(struct probe_key *queue, uint32_t count, uint32_t at) {
     struct probe_key key = queue[at];
@@ -41,10 +41,10 @@ static int queue_grow(struct probe_table *table) {
     return 1;
 }
 
-/* Take out the cheapest key and put its two successors in. The queue must not be empty, and have room for one more. */
+/* Pop the cheapest key and push its successors. The queue must not be empty and must have room for one more key. */
 static struct probe_key queue_next(struct probe_table *table) {
     struct probe_key top = table->queue[0];
-    uint32_t next = top.mask ? 32 - (uint32_t)__builtin_clz(top.mask) : 0; /* rank after the highest changed one */
+    uint32_t next = top.mask ? 32 - (uint32_t)__builtin_clz(top.mask) : 0; /* rank after the highest changed rank */
     if (next == table->length) {                                           /* the last bit is changed: no successors */
         table->queue[0] = table->queue[--table->queued];
         queue_sift_down(table->queue, table->queued, 0);
@@ -62,7 +62,7 @@ static struct probe_key queue_next(struct probe_table *table) {
     return top;
 }
 
-/* The first key of the table that has not been searched; 0 if there is none. */
+/* The first key of the table that has not been searched. Returns 0 if there is none. */
 static int frontier(const struct probe_table *table, struct probe_key *key) {
     if (table->ahead_count) *key = table->ahead[0].key;
     else if (table->queued) *key = table->queue[0];
@@ -76,7 +76,7 @@ int probe_init(struct probe *p, const wh_index *index, const struct kernels *ker
     *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
     if (!p->tables) return WH_MEMORY;
-    if (sieve_suits(distance->code_bytes, kernels->sieve)) {
+    if (sieve_supports(distance->code_bytes, kernels->sieve)) {
         p->sieve = wh_calloc(1, sizeof *p->sieve);
         if (!p->sieve) return WH_MEMORY;
         sieve_init(p->sieve, distance, kernels->sieve);
@@ -116,14 +116,14 @@ void probe_free(struct probe *p) {
 
 /* -- Alg. 2: searching buckets ----------------------------------------------------------------------------------- */
 
-/* Which bits of its optimum a key changes, by rank. */
+/* The mask, by rank, of the bits in which a key differs from the optimum. */
 static uint32_t mask_of(const struct probe_table *table, uint32_t key) {
     uint32_t changed = key ^ table->optimum, mask = 0;
     for (uint32_t r = 0; r < table->length; r++) mask |= (uint32_t)((changed & table->bit[r]) != 0) << r;
     return mask;
 }
 
-/* What a code's substring costs. Nibbles that reach beyond it have the other bits set to their optimum. */
+/* The cost of a code's substring. In nibbles that extend beyond it, the other bits are set to their optimum. */
 static uint64_t substring_cost(const struct probe *p, const uint8_t *code, uint32_t t) {
     const struct substring *s = &p->index->substring[t];
     uint32_t end = s->first + s->length;
@@ -139,8 +139,8 @@ static uint64_t substring_cost(const struct probe *p, const uint8_t *code, uint3
     return cost;
 }
 
-/* Did table t meet this code already: does its substring lie before the frontier? */
-static int met_by(const struct probe *p, const uint8_t *code, uint32_t t) {
+/* Whether table t has already found this code: its substring precedes the frontier. */
+static int already_met(const struct probe *p, const uint8_t *code, uint32_t t) {
     struct probe_key first;
     if (!frontier(&p->tables[t], &first)) return 1;
     uint64_t cost = substring_cost(p, code, t);
@@ -148,13 +148,14 @@ static int met_by(const struct probe *p, const uint8_t *code, uint32_t t) {
     return mask_of(&p->tables[t], substring_key(code, &p->index->substring[t])) < first.mask;
 }
 
-/* A row within the limit, found in table t under the given key. Returns 0 where the index is corrupt. */
+/* Offer a row within the limit, found in table t under this key, unless it was found before. Returns 0 if the index is
+ * corrupt. */
 static int consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const uint8_t *code, uint32_t row,
                     uint64_t distance) {
     const wh_index *index = p->index;
-    if (substring_key(code, &index->substring[t]) != key) return 1; /* shares the bucket by its hash only */
+    if (substring_key(code, &index->substring[t]) != key) return 1; /* hash collision */
     for (uint32_t other = 0; other < index->meta.tables; other++)
-        if (other != t && met_by(p, code, other)) return 1;
+        if (other != t && already_met(p, code, other)) return 1;
     return offer_row(index, c, row, distance);
 }
 
@@ -165,7 +166,7 @@ struct found {
     uint32_t row;
 };
 
-/* Consider rows that were found together, in three steps so that none waits for memory alone. */
+/* Call consider() for several rows. Three passes, so that the prefetches of all rows overlap. */
 static int consider_all(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const struct found *found,
                         size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -179,8 +180,7 @@ static int consider_all(struct probe *p, struct collector *c, uint32_t t, uint32
     return 1;
 }
 
-/* Search postings [start, stop), at most SIEVE_CODES of them, whose codes lie in the bucket. Returns 0 where the index is
- * corrupt. */
+/* Search postings [start, stop), at most SIEVE_CODES, of a fast bucket. Returns 0 if the index is corrupt. */
 static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start,
                           uint64_t stop) {
     const wh_index *index = p->index;
@@ -189,7 +189,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
     size_t count = (size_t)(stop - start), left = count, within = 0;
     struct found found[SIEVE_CODES];
     uint8_t in[SIEVE_CODES];
-    int sieved = sieve_ready(p->sieve, c->limit, count);
+    int sieved = sieve_prepare(p->sieve, c->limit, count);
     if (sieved && bytes == 8 && start + SIEVE_CODES <= all) {
         left = sieve_run_in_place(p->sieve, entry, count, in);
     } else if (sieved) {
@@ -207,7 +207,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
     return consider_all(p, c, t, key, found, within);
 }
 
-/* The same where the bucket has row numbers only. */
+/* The same for a compact bucket, which has row numbers only. */
 static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start, uint64_t stop) {
     const wh_index *index = p->index;
     uint64_t bytes = index->code_bytes;
@@ -220,7 +220,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
         if (rows[i] >= index->meta.rows) return 0;
         __builtin_prefetch(index->codes + rows[i] * bytes);
     }
-    int sieved = sieve_ready(p->sieve, c->limit, count);
+    int sieved = sieve_prepare(p->sieve, c->limit, count);
     if (sieved) {
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
         left = sieve_run(p->sieve, count, in);
@@ -235,8 +235,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
     return consider_all(p, c, t, key, found, within);
 }
 
-/* Search a bucket from its start on, at most `most` postings of it, and move the start. Returns 0 where the index is
- * corrupt. */
+/* Search the next postings of a bucket, at most `most`, and advance its start. Returns 0 if the index is corrupt. */
 static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struct probe_bucket *bucket, uint64_t most) {
     uint64_t start = bucket->start, stop = bucket->stop - start > most ? start + most : bucket->stop;
     bucket->start = stop;
@@ -248,22 +247,22 @@ static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struc
     return 1;
 }
 
-/* A bucket's first lines; the processor itself goes on from there. */
+/* Prefetch the first cache lines of a bucket; the hardware prefetcher continues from there. */
 static void fetch_entries(const wh_index *index, const struct probe_bucket *bucket) {
     const uint8_t *entry = index->entries + bucket->start * index->code_bytes;
     uint64_t bytes = (bucket->stop - bucket->start) * index->code_bytes;
     for (uint64_t line = 0; line < FETCH_LINES * 64 && line < bytes; line += 64) __builtin_prefetch(entry + line, 0, 2);
 }
 
-/* Take keys out ahead of their use. A bucket's directory place, postings and codes are fetched one step each before
- * they are needed: `ahead` is a pipeline. */
+/* Take keys from the queue ahead of use. `ahead` is a pipeline: the directory entry, the postings and the codes of a
+ * bucket are each prefetched one step before they are needed. */
 static enum probe_result look_ahead(struct probe *p, uint32_t t) {
     const wh_index *index = p->index;
     struct probe_table *table = &p->tables[t];
     uint32_t fresh = table->ahead_count;
     while (table->ahead_count < PROBE_LAG && table->queued) {
         if (table->queued == table->room) {
-            if (p->queued + table->queued > PROBE_MOST_QUEUED) return PROBE_CROWDED;
+            if (p->queued + table->queued > PROBE_MAX_QUEUED) return PROBE_CROWDED;
             if (!queue_grow(table)) return PROBE_FAILED_MEMORY;
         }
         uint32_t before = table->queued;
@@ -278,7 +277,7 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
         if (bucket->start == UINT64_MAX) {
             uint32_t number = bucket_of(bucket->key.key, &index->substring[t]);
             if (!bucket_range(index, t, number, &bucket->start, &bucket->stop)) return PROBE_FAILED_CORRUPT;
-            if (index->entries) fetch_entries(index, bucket); /* its row numbers are needed for the few hits only */
+            if (index->entries) fetch_entries(index, bucket); /* row numbers are needed for the few hits only */
             else __builtin_prefetch(index->postings + 4 * bucket->start);
         } else if (i == 1 && !index->entries) {
             uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
@@ -308,7 +307,7 @@ enum probe_result probe_run(struct probe *p, struct collector *c, uint64_t effor
         memmove(table->ahead, table->ahead + 1, sizeof *table->ahead * --table->ahead_count);
         struct probe_key next;
         if (frontier(table, &next)) p->bound += next.cost - cost;
-        else p->bound = UINT64_MAX; /* this table has shown every code */
+        else p->bound = UINT64_MAX; /* this table has found every code */
         p->turn = t + 1 < p->index->meta.tables ? t + 1 : 0;
     }
     return PROBE_DONE;

@@ -1,19 +1,19 @@
 #ifndef WHAMMING_QUANTISE_H
 #define WHAMMING_QUANTISE_H
-/* Costs as bytes, rounded down, whose sum is a lower bound of the scaled distance: what the SIMD filters add up. */
+/* Costs rounded down to bytes, for the SIMD filters. A sum of them is a lower bound of the scaled distance. */
 #include <stdint.h>
 
 #define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
 
-/* The scale at which a distance within the limit has a sum of at most `top`.
+/* The scale at which every distance within the limit has a sum of at most `top`.
  *
  * Proof: with scale <= top / limit (1 - 2^-50), the parts' costs c_p satisfy sum floor(fl(c_p x scale)) <=
  * sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
 static inline double quantise_scale(uint64_t limit, uint32_t top) {
-    return limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost is out */
+    return limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost exceeds it */
 }
 
-/* The 16 costs of a nibble; each at most `cap`. Returns the largest. */
+/* Quantise the 16 costs of a nibble, each to at most `cap`. Returns the largest. */
 static inline uint32_t quantise_nibble(const uint64_t *cost, double scale, uint32_t cap, uint8_t *out) {
     uint32_t most = 0;
     for (int x = 0; x < 16; x++) {

@@ -9,10 +9,10 @@ double query_distance(const struct query *q, uint64_t units) {
     return ldexp((double)(q->floor + (int64_t)units), -q->exponent);
 }
 
-/* The largest number of units whose distance is at most x, counted from the floor; -1 if even the floor's is more. */
+/* The largest number of cost units above the floor whose distance is at most x; -1 if the floor itself exceeds x. */
 static int64_t units_within(const struct query *q, double x) {
     double scaled = floor(ldexp(x, q->exponent));
-    if (scaled == 0 && x < 0) scaled = -1; /* x vanished in the scaling */
+    if (scaled == 0 && x < 0) scaled = -1; /* x underflowed to -0 */
     if (scaled < (double)q->floor) return -1;
     if (scaled > 0x1p60) return INT64_MAX;
     return (int64_t)scaled - q->floor;
@@ -36,7 +36,7 @@ int query_init(struct query *q, uint32_t bits, const struct wh_search *search) {
     if (search->resumed) {
         int64_t after = units_within(q, search->after_distance);
         q->resumed = after >= 0;
-        /* Between two multiples of a unit there is no hit: everything up to the lower one is over. */
+        /* Hits are at multiples of a unit. If `after` is between two multiples, skip all hits up to the lower one. */
         int exact = q->resumed && after != INT64_MAX && query_distance(q, (uint64_t)after) == search->after_distance;
         q->after = (struct hit){(uint64_t)after, exact ? search->after_id : UINT64_MAX};
         if (q->resumed && after != INT64_MAX) q->bound = (uint64_t)after;

@@ -1,11 +1,11 @@
 #ifndef WHAMMING_ROWS_H
 #define WHAMMING_ROWS_H
-/* From a row, one distinct code, to the hits of all ids that share it. */
+/* A row is one distinct code. These functions offer the hits of all ids that share it. */
 #include "index/arrays.h"
 #include "search/collect.h"
 
-/* Fetch what offer_row will need of a row: its group first, once that has come its ids. Where no two codes are equal, the
- * row is the place of its id; where the id is the row, there is nothing to fetch. */
+/* Prefetch what offer_row needs: first the row's group, later its ids. If all codes are distinct, the row is also the
+ * place, so the id is prefetched at once. If each id equals its row, there is nothing to prefetch. */
 static inline void fetch_group(const wh_index *index, uint32_t row) {
     if (index->groups) __builtin_prefetch(index->groups + 4 * (uint64_t)row);
     else if (index->meta.id_bytes) __builtin_prefetch(id_address(index, row));
@@ -18,7 +18,7 @@ static inline int is_dead(const struct collector *collector, uint64_t place) {
     return collector->dead && (collector->dead[place >> 3] >> (place & 7) & 1);
 }
 
-/* Offer a row's ids, smallest first, until the collector takes no more. Returns 0 where GROUPS contradicts itself. */
+/* Offer the ids of a row, smallest first, until the collector accepts no more. Returns 0 if GROUPS is corrupt. */
 static inline int offer_row(const wh_index *index, struct collector *collector, uint32_t row, uint64_t distance) {
     if (!index->groups) {
         if (!is_dead(collector, row)) collect_offer(collector, (struct hit){distance, id_at(index, row)});

@@ -3,7 +3,7 @@
 
 #include "search/quantise.h"
 
-enum { LEAST_CODES = 4 };
+enum { MIN_CODES = 4 };
 
 void sieve_init(struct sieve *s, const struct distance *distance, sieve_kernel *kernel) {
     size_t bytes = distance->code_bytes;
@@ -14,19 +14,19 @@ void sieve_init(struct sieve *s, const struct distance *distance, sieve_kernel *
     s->last_column = bytes - 8;
 }
 
-static void sharpen(struct sieve *s, uint64_t limit) {
+static void requantise(struct sieve *s, uint64_t limit) {
     double scale = quantise_scale(limit, 254);
     size_t planes = s->distance->planes, repeated = 2 * (s->columns * 8 - s->distance->code_bytes);
     s->limit = limit;
-    memset(s->lut, 0, sizeof s->lut); /* what the last column repeats costs nothing */
+    memset(s->lut, 0, sizeof s->lut); /* bytes that the last column repeats cost nothing */
     for (size_t p = 0; p < planes; p++) {
         size_t at = p / 16 + 1 < s->columns ? p : p + repeated;
         quantise_nibble(s->distance->nibble + p * 16, scale, 255, s->lut + at * 16);
     }
 }
 
-int sieve_ready(struct sieve *s, uint64_t limit, size_t count) {
-    if (!s || limit >= NO_LIMIT || count < LEAST_CODES) return 0;
-    if (limit < s->limit - s->limit / 16) sharpen(s, limit);
+int sieve_prepare(struct sieve *s, uint64_t limit, size_t count) {
+    if (!s || limit >= NO_LIMIT || count < MIN_CODES) return 0;
+    if (limit < s->limit - s->limit / 16) requantise(s, limit);
     return 1;
 }

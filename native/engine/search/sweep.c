@@ -1,4 +1,4 @@
-/* The sweep's scaffolding: plane order, look-up tables, verification. See sweep.h. */
+/* The sweep around its kernels: plane order, look-up tables, verification. See sweep.h. */
 #include "search/sweep.h"
 
 #include "base/memory.h"
@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-/* Planes of a block ahead to prefetch: as many as blocks take on average and a few more, for some take more. The wide
- * kernel prefetches the others of a block as it goes, and is slowed down by more than this at once. */
-enum { PREFETCH_MORE = 2, PREFETCH_MOST = 32, PREFETCH_MOST_WIDE = 16 };
+/* Planes of a later block to prefetch: the average per block and a few more. The wide kernel prefetches the remaining
+ * planes as it proceeds; prefetching more at once slows it down. */
+enum { PREFETCH_MORE = 2, PREFETCH_MAX = 32, PREFETCH_MAX_WIDE = 16 };
 
 static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
     const wh_index *index = s->index;
@@ -23,7 +23,7 @@ static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t
             variance[p] += cost * cost * ones * (1 - ones);
         }
     }
-    for (size_t p = 0; p < planes; p++) { /* insertion sort: few, and often nearly in order */
+    for (size_t p = 0; p < planes; p++) { /* insertion sort: few planes, often nearly in order */
         size_t at = p;
         for (; at > 0 && mean[s->plane[at - 1]] < mean[p]; at--) s->plane[at] = s->plane[at - 1];
         s->plane[at] = (uint32_t)p;
@@ -32,14 +32,14 @@ static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t
     for (size_t at = 0; at < planes; at++) {
         uint32_t p = s->plane[at];
         s->order[at] = p * 64;
-        s->outlook[at].mean = sum += mean[p];
-        s->outlook[at].deviation = sqrt(square += variance[p]);
+        s->expected[at].mean = sum += mean[p];
+        s->expected[at].deviation = sqrt(square += variance[p]);
     }
 }
 
 void sweep_restart(struct sweep *s) {
     s->next = 0;
-    s->limit = UINT64_MAX; /* the filter was made for a limit that is no longer one */
+    s->limit = UINT64_MAX; /* the filter is outdated: the next round has a higher limit */
 }
 
 int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *kernels, const struct distance *distance,
@@ -50,19 +50,19 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->kernels = kernels;
     s->wide = planes >= SWEEP_WIDE_FROM;
     sweep_restart(s);
-    size_t padded = (planes + 3) / 4 * 4; /* the wide kernel looks 4 planes up at a time */
-    s->allocated = wh_malloc(padded * (sizeof *s->outlook + 16 + sizeof *s->plane + sizeof *s->order) +
+    size_t padded = (planes + 3) / 4 * 4; /* the wide kernel processes 4 planes at a time */
+    s->allocated = wh_malloc(padded * (sizeof *s->expected + 16 + sizeof *s->plane + sizeof *s->order) +
                              SWEEP_SURVIVORS * sizeof *s->survivors);
     if (!s->allocated) return WH_MEMORY;
-    s->outlook = s->allocated;
-    s->lut = (uint8_t *)(s->outlook + padded);
+    s->expected = s->allocated;
+    s->lut = (uint8_t *)(s->expected + padded);
     s->plane = (uint32_t *)(s->lut + 16 * padded);
     s->order = s->plane + padded;
     s->survivors = s->order + padded;
     memset(s->lut, 0, 16 * padded);
     order_planes(s, optimum, delta);
-    /* The wide sums' step: the plane cost at nine tenths of the planes spans a look-up; dearer planes are cut off
-     * there, which keeps the sum a lower bound. */
+    /* The step of wide sums: the 90th percentile of the planes' largest costs maps to the largest look-up. Higher costs
+     * are capped, which keeps the sum a lower bound. */
     uint64_t most[WH_MAX_BITS / 4];
     if (s->wide) {
         for (size_t p = 0; p < planes; p++) {
@@ -83,7 +83,7 @@ void sweep_free(struct sweep *s) {
     s->allocated = NULL;
 }
 
-/* Scale the costs so that the limit becomes the largest sum that is not out. */
+/* Scale the costs so that the limit becomes the largest sum that is not rejected. */
 static void quantise(struct sweep *s, uint64_t limit) {
     size_t planes = s->index->planes;
     uint32_t top = 254, cap = 255;
@@ -115,7 +115,7 @@ static int verify(struct sweep *s, struct collector *c, size_t count) {
     for (size_t i = 0; i < count; i++) __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
     for (size_t i = 0; i < count; i++) {
         uint32_t row = s->survivors[i];
-        if (row >= index->meta.rows) continue; /* the last block's padding */
+        if (row >= index->meta.rows) continue; /* padding of the last block */
         s->verified++;
         uint64_t d = distance_of(s->distance, index->codes + (uint64_t)row * index->code_bytes);
         if (d <= c->limit && !offer_row(index, c, row, d)) return 0;
@@ -125,7 +125,7 @@ static int verify(struct sweep *s, struct collector *c, size_t count) {
 
 static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached, size_t *survivors) {
     size_t prefetch = cached ? 0 : s->blocks ? (size_t)(s->planes_read / s->blocks) + PREFETCH_MORE : 4;
-    size_t most = s->wide ? PREFETCH_MOST_WIDE : PREFETCH_MOST;
+    size_t most = s->wide ? PREFETCH_MAX_WIDE : PREFETCH_MAX;
     struct sweep_job job = {.blocks = s->index->blocks,
                             .planes = s->index->planes,
                             .order = s->order,
@@ -150,7 +150,7 @@ int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most, 
     while (s->next < last && s->verified - before < most) {
         size_t count;
         uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
-        if (limit < s->limit - s->limit / 32) quantise(s, limit); /* sharpen the filter as the limit falls */
+        if (limit < s->limit - s->limit / 32) quantise(s, limit); /* tighten the filter as the limit falls */
         s->next = run_kernel(s, s->next, last, cached, &count);
         if (!verify(s, c, count)) return WH_CORRUPT;
     }
@@ -159,12 +159,12 @@ int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most, 
 
 double sweep_forecast(const struct sweep *s, uint64_t limit, double margin) {
     size_t planes = s->index->planes, p = 0;
-    while (p < planes && s->outlook[p].mean - margin * s->outlook[p].deviation < (double)limit) p++;
+    while (p < planes && s->expected[p].mean - margin * s->expected[p].deviation < (double)limit) p++;
     return p < 2 ? 2 : (double)p;
 }
 
 double sweep_margin(const struct sweep *s, double planes, uint64_t limit) {
     size_t p = (size_t)(planes + 0.5);
-    if (p < 1 || p >= s->index->planes || s->outlook[p - 1].deviation <= 0) return -1;
-    return (s->outlook[p - 1].mean - (double)limit) / s->outlook[p - 1].deviation;
+    if (p < 1 || p >= s->index->planes || s->expected[p - 1].deviation <= 0) return -1;
+    return (s->expected[p - 1].mean - (double)limit) / s->expected[p - 1].deviation;
 }

@@ -1,5 +1,5 @@
-/* The kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. The permute looks at the low six
- * bits of an index only; with the 16 costs repeated four times it needs no mask. */
+/* The kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. The permute uses only the low
+ * six bits of an index. The 16 costs are repeated four times, so no mask is needed. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define KERNEL(name) avx512_##name

@@ -1,4 +1,4 @@
-/* The kernels in plain C: what every machine runs, and what the others are compared with. */
+/* The kernels in plain C: the fallback on every machine, and the reference for the others. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,10 +1,11 @@
-/* The sieve's kernel (kernels.h), written once over the vector operations that sweep_kernel.h names, and two more:
+/* The sieve kernel (kernels.h), written in terms of the vector operations listed in sweep_kernel.h, and two more:
  *
  *   v_zip_low(a, b)   in each 16 bytes: a0 b0 a1 b1 ... a7 b7      v_zip_high(a, b)   a8 b8 ... a15 b15
  *
- * A look-up needs the same nibble of many codes in one vector, but the codes lie whole, one after the other. Eight
- * vectors of codes are turned by zips. In each 16-byte lane a byte is found by 7 bits: 3 of the vector, 4 within.
- * A zip of the vectors that differ in bit x moves the upper bit of "within" to where x was, and x to the lower end:
+ * A look-up needs the same nibble of many codes in one vector, but each code is stored contiguously. So eight vectors
+ * of codes are transposed by zips. In each 16-byte lane, the position of a byte has 7 bits: 3 select the vector, 4 the
+ * byte within the lane. Zipping the vectors that differ in bit x moves the top bit of "within" to where x was, and x to
+ * the bottom:
  *
  *      vector    within           c: which code (c0 within the lane's two), p: which byte of the column
  *      c3 c2 c1  c0 p2 p1 p0

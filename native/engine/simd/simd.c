@@ -1,4 +1,4 @@
-/* Which of the kernels this machine runs. */
+/* Selects the kernels that this machine supports. */
 #include "simd/kernels.h"
 #include "whamming.h"
 
@@ -23,7 +23,7 @@ const struct kernels *kernels_for(int level) {
                    : NULL;
 #elif defined(__aarch64__)
     case WH_NEON:
-        return &kernels_neon; /* part of every AArch64 machine */
+        return &kernels_neon; /* every AArch64 machine has NEON */
 #endif
     default:
         return NULL;

@@ -1,7 +1,7 @@
-/* The sweep's kernels, written once over a few vector operations. Included by one file per instruction set, which
- * defines first:
+/* The sweep kernels, written in terms of a few vector operations. Each kernels_*.c defines them for its instruction set
+ * and then includes this file:
  *
- *   KERNEL(name)      the function's name for this set         TARGET        attributes that switch the set on
+ *   KERNEL(name)      the function's name for this set         TARGET        attributes that enable the set
  *   V, V_BYTES        a vector of bytes                        VECTORS       64 / V_BYTES
  *   v_zero()          v_load(p)                                v_table(p)    16 bytes, for v_look
  *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)
@@ -9,17 +9,17 @@
  *   v_even(x)         even bytes as 16-bit lanes               v_odd(x)
  *   v_in8(x)          bit j: byte j is not 255 (V_BYTES bits)
  *   v_in16(x, limit)  bit j: 16-bit lane j is at most limit (V_BYTES / 2 bits)
- *   v_table and the others may assume what arrays.h says of planes: 64 bytes, any alignment.
+ *   Planes have 64 bytes and any alignment (arrays.h).
  *
- * The visiting order, the checks and the survivors are the same for every set, so the answers are too.
+ * The visiting order, the checks and the survivors are the same for every set, so the answers are the same too.
  */
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD = 3 }; /* blocks: what is prefetched is there when it is wanted */
+enum { AHEAD = 3 }; /* blocks between a prefetch and its use */
 
-/* Rows of one block's survivors: bit j of in[0] is lane j, of in[1] lane 64 + j. */
-static inline size_t KERNEL(leave)(uint32_t *out, size_t block, const uint64_t in[2]) {
+/* Append the rows of a block's survivors: bit j of in[0] is lane j, bit j of in[1] is lane 64 + j. */
+static inline size_t KERNEL(emit_survivors)(uint32_t *out, size_t block, const uint64_t in[2]) {
     size_t count = 0;
     for (uint32_t half = 0; half < 2; half++)
         for (uint64_t m = in[half]; m; m &= m - 1)
@@ -27,7 +27,7 @@ static inline size_t KERNEL(leave)(uint32_t *out, size_t block, const uint64_t i
     return count;
 }
 
-/* Add one plane's look-ups to the 8-bit sums of the 128 lanes. */
+/* Add the look-ups of one plane to the 8-bit sums of the 128 lanes. */
 #define ADD_PLANE(p)                                                                                                   \
     do {                                                                                                               \
         const uint8_t *plane = bytes + order[p];                                                                       \
@@ -72,14 +72,14 @@ static TARGET size_t KERNEL(narrow)(struct sweep_job *job) {
             if ((in[0] | in[1]) == 0) break;
         }
         planes_read += p;
-        if (in[0] | in[1]) count += KERNEL(leave)(job->survivors + count, block, in);
+        if (in[0] | in[1]) count += KERNEL(emit_survivors)(job->survivors + count, block, in);
     }
     job->count = count;
     job->planes_read = planes_read;
     return block;
 }
 
-/* Even and odd lanes of 16 bits back to one bit per code. */
+/* Merge the bits of even and odd 16-bit lanes to one bit per code. */
 static inline uint64_t KERNEL(interleave)(uint64_t even, uint64_t odd) {
     uint64_t in = 0;
     for (uint64_t m = even; m; m &= m - 1) in |= UINT64_C(1) << (2 * __builtin_ctzll(m));
@@ -97,7 +97,7 @@ static TARGET size_t KERNEL(wide)(struct sweep_job *job) {
         const uint8_t *bytes = job->blocks + block * block_bytes;
         if (block + 1 < job->last)
             for (size_t p = 0; p < job->prefetch; p++) __builtin_prefetch(bytes + block_bytes + order[p]);
-        V even[2][VECTORS], odd[2][VECTORS]; /* [low or high nibbles] */
+        V even[2][VECTORS], odd[2][VECTORS]; /* [0: low nibbles, 1: high nibbles] */
         for (int v = 0; v < VECTORS; v++) even[0][v] = even[1][v] = odd[0][v] = odd[1][v] = v_zero();
         uint64_t in[2][2] = {{~UINT64_C(0), ~UINT64_C(0)}, {~UINT64_C(0), ~UINT64_C(0)}};
         size_t p = 0;
@@ -106,7 +106,7 @@ static TARGET size_t KERNEL(wide)(struct sweep_job *job) {
             size_t stop = p + 4 < planes ? p + 4 : planes;
             for (size_t next = p + job->prefetch; next < p + job->prefetch + 4 && next < planes; next++)
                 __builtin_prefetch(bytes + order[next]);
-            V low[VECTORS], high[VECTORS]; /* sums of 4 look-ups of at most 63 */
+            V low[VECTORS], high[VECTORS]; /* sums of 4 look-ups, each at most 63 */
             for (int v = 0; v < VECTORS; v++) low[v] = high[v] = v_zero();
             for (; p < stop; p++) ADD_PLANE(p);
             for (int v = 0; v < VECTORS; v++) {
@@ -133,7 +133,7 @@ static TARGET size_t KERNEL(wide)(struct sweep_job *job) {
         planes_read += p;
         if (!left) {
             uint64_t lanes[2] = {KERNEL(interleave)(in[0][0], in[0][1]), KERNEL(interleave)(in[1][0], in[1][1])};
-            count += KERNEL(leave)(job->survivors + count, block, lanes);
+            count += KERNEL(emit_survivors)(job->survivors + count, block, lanes);
         }
     }
     job->count = count;

@@ -1,7 +1,7 @@
-/* The engine in plain C, against its naive twin; meant for the sanitizers, and for machines without Python.
+/* Compares the engine with its naive twin, in plain C: for the sanitizers, and for machines without Python.
  *
- * Built with -DWHAMMING_TEST_ALLOCATOR, it also makes every single allocation of a build, an open and a search fail, one
- * after the other: the call must then say WH_MEMORY and leave nothing behind (which the leak sanitizer checks).
+ * Built with -DWHAMMING_TEST_ALLOCATOR, it also makes each allocation of a build, an open and a search fail in turn.
+ * The call must then return WH_MEMORY and leak nothing (the leak sanitizer checks this).
  */
 #include "twin.h"
 
@@ -20,9 +20,9 @@ static void check(int holds, const char *condition, const char *file, int line) 
     fprintf(stderr, "%s:%d: %s\n", file, line, condition);
 }
 
-/* -- The allocator that fails on purpose ------------------------------------------------------------------------- */
+/* -- An allocator that fails on purpose -------------------------------------------------------------------------- */
 
-static _Atomic long fail_at; /* the allocation to fail, counted down; 0: none */
+static _Atomic long fail_at; /* countdown to the allocation that fails; 0: none does */
 static _Atomic int has_failed;
 
 #ifdef WHAMMING_TEST_ALLOCATOR
@@ -42,7 +42,7 @@ static void fail_allocation(long number) {
     atomic_store(&fail_at, number);
 }
 
-/* -- One index, searched in every way ---------------------------------------------------------------------------- */
+/* -- Answers ----------------------------------------------------------------------------------------------------- */
 
 static const uint32_t plans[] = {WH_AUTO, WH_PROBE, WH_SWEEP};
 
@@ -73,7 +73,7 @@ static void test_chunks(const struct wh_part *part, const struct twin_data *d, c
     free(distances);
 }
 
-/* Budgets, guesses, and going on after a hit: what was proven before the pause and after it is the twin's answer. */
+/* Budgets, guesses and resuming after a hit: the hits before and after a pause are the twin's answer. */
 static void test_pauses(const struct wh_part *part, const struct twin_data *d, const struct twin_query *q,
                         const struct twin_hit *hits, uint32_t plan) {
     struct wh_search search = twin_search(q, plan, UINT64_MAX);
@@ -100,7 +100,7 @@ static void test_pauses(const struct wh_part *part, const struct twin_data *d, c
     CHECK(stop == WH_CANCELLED || stop == WH_EXHAUSTED || (stop == WH_MORE && count == d->n));
     sent += count;
     wh_cursor_close(cursor);
-    if (sent) { /* a new cursor goes on where that one broke off */
+    if (sent) { /* resume with a new cursor */
         search.resumed = 1;
         search.after_distance = twin_distance(q, hits[sent - 1]);
         search.after_id = hits[sent - 1].id;
@@ -137,7 +137,7 @@ static void test_radius(const struct wh_part *part, const struct twin_data *d, c
     free(distances);
 }
 
-/* A query of each kind, and the twin's answers. */
+/* A query of each kind, with the twin's answer. */
 struct known {
     struct twin_query queries[TWIN_WEIGHTS];
     struct twin_hit *hits[TWIN_WEIGHTS];
@@ -220,7 +220,7 @@ static void test_index(const struct twin_data *d, struct wh_build_options option
     test_every_way(index, d, &known);
     wh_index_close(index);
 
-    /* The same bytes at odd addresses, and not one byte more: the undefined-behaviour and address sanitizers watch. */
+    /* The same bytes at odd addresses, in blocks of the exact size: sanitizers catch misaligned and stray reads. */
     struct wh_arrays moved = arrays;
     uint8_t *room[WH_ARRAYS];
     for (int a = 0; a < WH_ARRAYS; a++) {
@@ -268,7 +268,8 @@ static void test_answers(void) {
     }
 }
 
-/* -- What is refused ------------------------------------------------------------------------------------------------ */
+/* -- Invalid arguments ----------------------------------------------------------------------------------------------
+ * */
 
 static void test_refusals(void) {
     struct twin_data d = twin_data(40, 50, 0, 1);
@@ -337,11 +338,12 @@ static void test_refusals(void) {
     twin_data_free(&d);
 }
 
-/* -- When memory runs out ------------------------------------------------------------------------------------------- */
+/* -- Failing allocations --------------------------------------------------------------------------------------------
+ * */
 
-/* Build, open and search once. Returns the first status that is not WH_OK. */
-static int whole_life(const struct twin_data *d, const struct twin_query *q, const struct wh_build_options *options,
-                      uint32_t plan, int batch) {
+/* Build, open and search an index. Returns the first status that is not WH_OK. */
+static int build_and_search(const struct twin_data *d, const struct twin_query *q,
+                            const struct wh_build_options *options, uint32_t plan, int batch) {
     struct wh_arrays arrays = {{NULL}, {0}};
     wh_index *index = NULL;
     wh_cursor *cursor = NULL;
@@ -388,7 +390,7 @@ static void test_failing_allocations(void) {
         int status;
         do {
             fail_allocation(++number);
-            status = whole_life(&d, &q, &options, plan, (int)(way >> 3 & 1));
+            status = build_and_search(&d, &q, &options, plan, (int)(way >> 3 & 1));
             CHECK(status == (atomic_load(&has_failed) ? WH_MEMORY : WH_OK));
         } while (atomic_load(&has_failed) && number < 10000);
         CHECK(number > 10 && number < 10000);

@@ -1,23 +1,25 @@
-/* Fuzzing the arrays: whatever they hold, opening and searching them ends in an answer or an error, never in a read
- * outside of them. Each array lies in a block of exactly its size, so that the address sanitizer sees one byte too far.
+/* Fuzzes the arrays of an index. Whatever they contain, opening and searching them must end with an answer or an error,
+ * never with a read outside of them. Each array is allocated with its exact size, so that the address sanitizer detects
+ * a read one byte too far.
  *
- * An input's first byte says how the rest becomes arrays:
+ * The first byte of an input selects how the rest becomes arrays:
  *
- *   even   edits of an index that was really built: 5 bytes each, the array, where, and what to write
- *   odd    a meta array, with the magic and the version put right; the other arrays get the sizes that it asks for,
- *          filled with the rest of the input over and over
+ *   even   edits of a valid index, 5 bytes each: array, position, value
+ *   odd    a META array, with magic and version corrected; the other arrays have the sizes that it implies, filled by
+ *          repeating the rest of the input
  *
- * Built with clang's -fsanitize=fuzzer, LLVMFuzzerTestOneInput is the entry. Built with -DFUZZ_MAIN, for machines with
- * gcc only, main() makes inputs up: fuzz_open RUNS [SEED].
+ * With clang's -fsanitize=fuzzer, LLVMFuzzerTestOneInput is the entry point. With -DFUZZ_MAIN, for machines that only
+ * have gcc, main() generates the inputs: fuzz_open RUNS [SEED].
  */
 #include "index/arrays.h"
 #include "twin.h"
 
 #include <stddef.h>
 
-enum { BUILT = 8, MOST_BYTES = 1 << 20 };
+enum { BUILT = 8, MAX_BYTES = 1 << 20 };
 
-/* Indexes to start from: both layouts, both buckets, hashed and narrow directories, groups, ids of 0, 4 and 8 bytes. */
+/* Valid indexes: both layouts, both kinds of buckets, hashed and narrow directories, groups, ids of 0, 4 and 8 bytes.
+ * */
 static struct wh_arrays built[BUILT];
 
 static void build_all(void) {
@@ -38,7 +40,7 @@ static void build_all(void) {
     }
 }
 
-/* A short search with one plan; the budget keeps large directories from being probed to the end. */
+/* A short search with one plan. The budget prevents long probes of large directories. */
 static void search(const struct wh_part *part, const struct wh_search *query) {
     uint64_t ids[40];
     double distances[40];
@@ -59,8 +61,8 @@ static void search(const struct wh_part *part, const struct wh_search *query) {
     wh_cursor_close(cursor);
 }
 
-/* Edits would go no further than META's checksum. */
-static void put_check_right(const struct wh_arrays *arrays) {
+/* Without this, the checksum of META would reject most inputs. */
+static void fix_checksum(const struct wh_arrays *arrays) {
     uint8_t *meta = arrays->data[WH_META];
     uint32_t check = meta_check(meta, (size_t)arrays->size[WH_META]);
     memcpy(meta + offsetof(struct meta, check), &check, sizeof check);
@@ -69,7 +71,7 @@ static void put_check_right(const struct wh_arrays *arrays) {
 static void open_and_search(const struct wh_arrays *arrays) {
     wh_index *index;
     struct wh_index_info info;
-    put_check_right(arrays);
+    fix_checksum(arrays);
     if (wh_index_open(arrays, &index) != WH_OK) return;
     wh_planner *planner;
     if (wh_planner_create(&planner) != WH_OK) abort();
@@ -93,7 +95,7 @@ static void open_and_search(const struct wh_arrays *arrays) {
     struct wh_search queries[3] = {query, query, query};
     uint64_t ids[15], counts[3];
     double distances[15];
-    if (info.tables == 0 || (info.covered + info.tables - 1) / info.tables <= 12) /* no budget here: keep it short */
+    if (info.tables == 0 || (info.covered + info.tables - 1) / info.tables <= 12) /* no budget: avoid long probes */
         wh_search_batch(&part, 1, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
     wh_index_close(index);
     wh_planner_free(planner);
@@ -147,10 +149,10 @@ static void run_raw(const uint8_t *input, size_t size) {
     meta.narrow &= meta.layout;
     arrays_sizes(&meta, sizes);
     for (int a = 0; a < WH_ARRAYS; a++) {
-        if (sizes[a] > MOST_BYTES) return;
+        if (sizes[a] > MAX_BYTES) return;
         total += sizes[a];
     }
-    if (total > MOST_BYTES) return;
+    if (total > MAX_BYTES) return;
     const uint8_t *rest = input + 1 + sizeof meta;
     size_t left = size - 1 - sizeof meta;
     struct wh_arrays arrays;
@@ -175,8 +177,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size) {
 }
 
 #ifdef FUZZ_MAIN
-/* A raw input is a real index's meta array, a few of its bytes changed, and noise of small numbers: noise alone would
- * hardly ever be taken for an index. */
+/* An odd input is the META array of a valid index with a few bytes changed, then noise of small numbers. Noise alone
+ * would hardly ever be accepted as an index. */
 static size_t make_input(uint8_t *input, size_t room, uint64_t *seed) {
     size_t size = 1;
     input[0] = (uint8_t)random_next(seed);
@@ -196,7 +198,7 @@ int main(int argc, char **argv) {
     build_all();
     for (uint64_t run = 0; run < runs; run++) {
         uint8_t input[256];
-        uint64_t state = seed * UINT64_C(1000000007) + run; /* so that one run can be repeated by its number */
+        uint64_t state = seed * UINT64_C(1000000007) + run; /* so that a run can be repeated by its number */
         LLVMFuzzerTestOneInput(input, make_input(input, sizeof input, &state));
     }
     for (int i = 0; i < BUILT; i++) wh_arrays_free(&built[i]);

@@ -1,8 +1,8 @@
 /* The laboratory under ASan and UBSan, with every allocation failing once.
  *
- * Each system runs again and again while the n-th allocation fails, n = 0, 1, 2, ..., until a run needs fewer. A run
- * that was made to fail must return LAB_MEMORY and leak nothing; the last must give the answer of the linear scan.
- * The linker's --wrap sends the laboratory's allocations here, so its sources need no hook for it.
+ * Each system runs repeatedly while the n-th allocation fails, n = 0, 1, 2, ..., until a run needs fewer allocations. A
+ * run with a failed allocation must return LAB_MEMORY and leak nothing; the last run must equal the linear scan. The
+ * linker's --wrap redirects the laboratory's allocations to this file, so its sources need no hooks.
  */
 #include "lab.h"
 
@@ -13,7 +13,7 @@
 
 enum { ROWS = 500, BITS = 37, BYTES = 5, TABLES = 3, QUERIES = 3, K = 20, ORDER = 4000 };
 
-static long allocations_left = -1; /* until one fails; negative: none does */
+static long allocations_left = -1; /* allocations until one fails; negative: none does */
 
 static bool fails(void) { return allocations_left >= 0 && allocations_left-- == 0; }
 
@@ -58,7 +58,7 @@ static int run(const lab_index *index, int system, enum lab_layout layout, struc
         return lab_mih_weight(index, optimum, &costs, K, LAB_MET, &answers);
     case USAGE:
         return lab_index_usage(index, &usage);
-    case PROBING: /* each layout's turn tries another generator */
+    case PROBING: /* each layout tests another generator */
         return lab_probing_order(3, deltas, 12, layout == LAB_MULTI ? LAB_FLIPS : LAB_MULTI_SEQUENCE, ORDER, keys,
                                  key_costs);
     default:
@@ -97,12 +97,11 @@ int main(void) {
                 }
                 if (!complete) continue;
                 if (system <= PQTABLE && memcmp(output.distances, expected.distances, sizeof output.distances) != 0) {
-                    printf("layout %d, system %d: not the distances of the linear scan\n", layout, system);
+                    printf("layout %d, system %d: distances differ from the linear scan\n", layout, system);
                     return 1;
                 }
                 break;
             }
-    printf("laboratory: %d failing allocations survived, %d systems x 2 layouts exact or complete\n", injected,
-           SYSTEMS);
+    printf("laboratory: %d failing allocations handled, %d systems x 2 layouts passed\n", injected, SYSTEMS);
     return 0;
 }

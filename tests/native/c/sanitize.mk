@@ -1,7 +1,7 @@
 # The C tests: under sanitizers, fuzzed, and on NEON. Included by the Makefile; everything goes to build/c.
 #
-#   sanitize   ASan + UBSan, with every allocation failing once; TSan; a short fuzz. Needs gcc only; under two minutes
-#   fuzz       a long fuzz of the arrays' loader: clang's libFuzzer for FUZZ_SECONDS, or without clang FUZZ_RUNS inputs
+#   sanitize   ASan + UBSan, with each allocation failing once; TSan; a short fuzz. Needs gcc only; under two minutes
+#   fuzz       a long fuzz of opening and searching arrays: libFuzzer for FUZZ_SECONDS, or FUZZ_RUNS inputs without clang
 #   neon       cross-compile for AArch64 and run the tests under qemu
 
 C_BUILD     := build/c
@@ -29,12 +29,12 @@ sanitize: $(addprefix $(C_BUILD)/,engine_test units_test threads_test lab_test f
 	$(C_BUILD)/fuzz_open $(LOADER_RUNS)
 
 ifneq ($(CLANG),)
-fuzz: $(C_BUILD)/fuzz_libfuzzer ## fuzz the arrays' loader, long
+fuzz: $(C_BUILD)/fuzz_libfuzzer ## a long fuzz of opening and searching arrays
 	mkdir -p $(C_BUILD)/corpus
 	$(C_BUILD)/fuzz_libfuzzer -max_total_time=$(FUZZ_SECONDS) -max_len=512 -len_control=0 -timeout=20 \
 	    -artifact_prefix=$(C_BUILD)/ -print_final_stats=1 $(C_BUILD)/corpus
 else
-fuzz: $(C_BUILD)/fuzz_open ## fuzz the arrays' loader, long
+fuzz: $(C_BUILD)/fuzz_open ## a long fuzz of opening and searching arrays
 	$(C_BUILD)/fuzz_open $(FUZZ_RUNS) $$(date +%s)
 endif
 
@@ -68,7 +68,7 @@ $(C_BUILD)/fuzz_libfuzzer: $(C_TESTS)/fuzz_open.c $(C_DEPENDS)
 	@mkdir -p $(@D)
 	$(CLANG) $(TEST_CFLAGS) $(ASAN) -fsanitize=fuzzer $(ENGINE) $< -lm -o $@
 
-# The laboratory has its own test, which makes allocations fail through the linker.
+# The laboratory's test makes allocations fail with the linker's --wrap.
 $(C_BUILD)/lab_test: $(C_TESTS)/lab_test.c $(wildcard native/lab/*.[ch])
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ASAN) -Inative/lab -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \

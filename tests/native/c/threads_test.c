@@ -1,5 +1,5 @@
-/* Many threads on one index, for the thread sanitizer: cursors of their own, batches, cancelling, and watching a build.
- * Every answer is compared with the naive twin's. */
+/* Many threads on one index, for the thread sanitizer: cursors, batches, cancelling, and progress of a build. Every
+ * answer is compared with that of the naive twin. */
 #include "twin.h"
 
 #include <pthread.h>
@@ -19,13 +19,13 @@ static void check(int holds, const char *condition, int line) {
 static struct twin_data data;
 static struct twin_query queries[TWIN_WEIGHTS];
 static struct twin_hit *hits[TWIN_WEIGHTS];
-static struct wh_part part; /* its index and planner are shared by all threads */
+static struct wh_part part; /* index and planner are shared by all threads */
 
 static void start(pthread_t *thread, void *(*run)(void *), void *argument) {
     if (pthread_create(thread, NULL, run, argument) != 0) abort();
 }
 
-/* Cursors of every plan and query, in chunks, in an order of this worker's own. */
+/* Searches every query with every plan, in chunks; each worker in a different order. */
 static void *search_with_cursors(void *argument) {
     size_t worker = *(const size_t *)argument;
     uint64_t ids[64];
@@ -80,7 +80,7 @@ static void *search_a_batch(void *argument) {
     return NULL;
 }
 
-/* Batches of their own threads, three at a time. */
+/* Three batches at a time, each with its own threads. */
 static void test_batches(void) {
     pthread_t threads[3];
     uint32_t plans[3] = {WH_AUTO, WH_PROBE, WH_SWEEP};
@@ -93,7 +93,7 @@ static void *cancel_cursor(void *cursor) {
     return NULL;
 }
 
-/* Whenever the flag is seen, what was handed out before is the twin's answer. */
+/* Whenever the search is cancelled, the hits returned before are the twin's. */
 static void test_cancelled_cursors(void) {
     uint64_t *ids = must(malloc(sizeof *ids * CODES));
     double *distances = must(malloc(sizeof *distances * CODES));
@@ -141,7 +141,7 @@ static void test_cancelled_batches(void) {
 
 static _Atomic int built;
 
-/* The progress of a build only rises. */
+/* The progress of a build never decreases. */
 static void *watch(void *progress) {
     uint32_t last = 0;
     do {

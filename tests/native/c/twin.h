@@ -1,7 +1,7 @@
 #ifndef WHAMMING_TWIN_H
 #define WHAMMING_TWIN_H
-/* The naive twin of the engine, and made-up data to compare the two on. It computes every distance bit by bit and sorts,
- * and always tells the truth. */
+/* The naive twin of the engine, and random data for comparing the two. The twin computes every distance bit by bit and
+ * sorts all hits. */
 #include "whamming.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static inline uint64_t random_below(uint64_t *state, uint64_t bound) { return ra
 
 static inline double random_unit(uint64_t *state) { return (double)(random_next(state) >> 11) * 0x1p-53; }
 
-/* Memory that the tests themselves need: never NULL. */
+/* Abort if the test itself is out of memory. */
 static inline void *must(void *memory) {
     if (!memory) {
         fputs("the test itself is out of memory\n", stderr);
@@ -30,7 +30,7 @@ static inline void *must(void *memory) {
 }
 
 struct twin_hit {
-    int64_t distance; /* cost units, the floor included */
+    int64_t distance; /* cost units, including the floor */
     uint64_t id;
 };
 
@@ -39,7 +39,7 @@ struct twin_data {
     uint64_t n;
     size_t code_bytes;
     uint8_t *codes;
-    uint64_t *ids; /* NULL: the rows */
+    uint64_t *ids; /* NULL: each id equals its row */
 };
 
 struct twin_query {
@@ -51,13 +51,13 @@ struct twin_query {
 
 enum twin_weights { TWIN_RANDOM, TWIN_ZERO, TWIN_INTEGERS, TWIN_NEGATIVE, TWIN_HUGE, TWIN_WEIGHTS };
 
-/* Codes in clusters, a good part of them equal; ids scattered if asked for. */
+/* Clustered codes, many of them equal. own_ids: 1 for scattered ids. */
 static inline struct twin_data twin_data(uint32_t bits, uint64_t n, int own_ids, uint64_t seed) {
     struct twin_data d = {.bits = bits, .n = n, .code_bytes = (bits + 7u) / 8};
     d.codes = must(malloc((size_t)n * d.code_bytes + 1));
     for (uint64_t row = 0; row < n; row++) {
         uint8_t *code = d.codes + row * d.code_bytes;
-        if (row && random_below(&seed, 3)) { /* near or equal to an earlier one */
+        if (row && random_below(&seed, 3)) { /* near or equal to an earlier code */
             memcpy(code, d.codes + random_below(&seed, row) * d.code_bytes, d.code_bytes);
             for (uint64_t flips = random_below(&seed, 4); flips; flips--) {
                 uint64_t bit = random_below(&seed, bits);
@@ -69,7 +69,7 @@ static inline struct twin_data twin_data(uint32_t bits, uint64_t n, int own_ids,
     }
     if (own_ids) {
         d.ids = must(malloc(sizeof *d.ids * (size_t)(n + 1)));
-        uint64_t odd = random_next(&seed) | 1; /* a bijection, so the ids are distinct */
+        uint64_t odd = random_next(&seed) | 1; /* multiplication by an odd number is a bijection: ids are distinct */
         for (uint64_t row = 0; row < n; row++) d.ids[row] = row * odd;
     }
     return d;
@@ -123,7 +123,7 @@ static int twin_compare(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* All codes in order of (distance, id); n hits that the caller frees. */
+/* All n items in order of (distance, id). The caller frees them. */
 static inline struct twin_hit *twin_answer(const struct twin_data *d, const struct twin_query *q) {
     struct twin_hit *hits = must(malloc(sizeof *hits * (size_t)(d->n + 1)));
     for (uint64_t row = 0; row < d->n; row++) {
@@ -141,7 +141,7 @@ static inline double twin_distance(const struct twin_query *q, struct twin_hit h
     return ldexp((double)hit.distance, -q->exponent);
 }
 
-/* 1 if the engine's hits are the twin's `first`-th ones and so on. */
+/* Whether the engine's `count` hits equal the twin's, starting at number `first`. */
 static inline int twin_agrees(const struct twin_query *q, const struct twin_hit *hits, uint64_t first,
                               const uint64_t *ids, const double *distances, size_t count) {
     for (size_t i = 0; i < count; i++)

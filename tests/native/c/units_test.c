@@ -1,4 +1,4 @@
-/* Single pieces of the engine: rounding costs, and what a planner learns. */
+/* Unit tests of the engine: rounding of costs, and what a planner learns. */
 #include "search/planner.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static void check(int holds, const char *condition, int line) {
     if (!holds) fprintf(stderr, "%s:%d: %s\n", __FILE__, line, condition);
 }
 
-/* Costs are refused, and read from floats and doubles at any alignment. */
+/* Invalid costs are rejected; floats and doubles are read at any alignment. */
 static void test_costs(void) {
     double table[4] = {0, 1, NAN, 0};
     uint8_t optimum[1], expected_optimum[1], code = 1, bytes[sizeof(float) * 4 + 1];
@@ -33,7 +33,7 @@ static void test_costs(void) {
     table[2] = 1.7e308;
     table[0] = 1.7e308;
     CHECK(ROUND(WH_DOUBLE, 2) == WH_OVERFLOW);
-    /* Code 01 with weights .75 (bit 0) and -2: agreeing with bit 0 and differing from bit 1 is cheapest. */
+    /* Code 01 with weights .75 (bit 0) and -2 (bit 1): matching bit 0 and differing in bit 1 is cheapest. */
     double weights[2] = {0.75, -2}, same[4] = {0.75, 0, 0, -2};
     float narrow[4] = {0.75f, 0, 0, -2};
     memcpy(table, same, sizeof table);
@@ -53,7 +53,7 @@ static void test_costs(void) {
 #undef ROUND
 }
 
-/* Searches that take longer than was guessed raise the price, step by step; short ones teach nothing. */
+/* Sweeps slower than the estimate raise it step by step; short sweeps are ignored. */
 static void test_planes(struct wh_planner *planner) {
     for (int batch = 0; batch < 2; batch++) {
         double guess = planner_planes_nanoseconds(NULL, batch, 1e6), last = guess;
@@ -66,19 +66,19 @@ static void test_planes(struct wh_planner *planner) {
             last = planner_planes_nanoseconds(planner, batch, 1e6);
         }
         CHECK(fabs(last / guess - 3) < 0.01);
-        planner_learn_planes(planner, batch, 1000000, (uint64_t)(1000 * guess)); /* the processor was away */
+        planner_learn_planes(planner, batch, 1000000, (uint64_t)(1000 * guess)); /* the thread was preempted */
         CHECK(planner_planes_nanoseconds(planner, batch, 1e6) < 2 * last);
         planner_learn_planes(NULL, batch, 1000000, 1);
         CHECK(planner_planes_nanoseconds(NULL, batch, 1e6) == guess);
     }
 }
 
-/* Near and far buckets are priced apart. */
+/* Near and far buckets have separate estimates. */
 static void test_buckets(struct wh_planner *planner) {
     double guess = planner_buckets_nanoseconds(NULL, 0, 1000);
     CHECK(guess > 0 && planner_buckets_nanoseconds(planner, 0, 1000) == guess);
     CHECK(planner_buckets_nanoseconds(planner, 1000, 1000) == 0);
-    for (int i = 0; i < 100; i++) planner_learn_buckets(planner, 1000, 2000, 20 * 1000); /* far ones: 20 ns each */
+    for (int i = 0; i < 100; i++) planner_learn_buckets(planner, 1000, 2000, 20 * 1000); /* far buckets: 20 ns each */
     double near = planner_buckets_nanoseconds(planner, 0, 10), far = planner_buckets_nanoseconds(planner, 1100, 1110);
     CHECK(near == planner_buckets_nanoseconds(NULL, 0, 10));
     CHECK(far > 150 && far < 500);
