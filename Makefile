@@ -8,9 +8,12 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml $(shell find native storage clients server protos -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' \
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
+DEVELOPED_FROM := pyproject.toml native/build_backend.py $(filter %.c %.h %.proto,$(SOURCES))
+AGAINST ?= main
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check verbs bench bench-storage bench-before bench-service bench-peer torture fuzz-service paper quality soak format clean dist
+.PHONY: help develop demo serve test check check-wire verbs bench bench-storage bench-before bench-service bench-peer \
+    torture fuzz-service paper quality soak format clean dist
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -19,6 +22,8 @@ demo: $(BUILD)/installed ## start a server on texts and show the neighbours of a
 
 serve: $(BUILD)/installed ## the same, and leave the server running until Ctrl-C
 	$(BIN)/python -m whamming.demo --data $(BUILD)/demo --listen 127.0.0.1:7777 --serve
+
+develop: $(BUILD)/developed ## install the sources in place: Python edits take effect at once; run it again after editing C or protos
 
 test: $(BUILD)/tested-with ## run the tests
 	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
@@ -37,6 +42,9 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linte
 	PYTHONPATH=$(BUILD)/typed $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python tests/file_lengths.py
 	$(MAKE) sanitize
+
+check-wire: $(BUILD)/checked-with ## refuse protos that break clients of another commit: make check-wire AGAINST=main
+	cd protos && $(CURDIR)/$(BIN)/buf breaking --against "$(CURDIR)/.git#ref=$(AGAINST),subdir=protos"
 
 format: $(BUILD)/checked-with ## format the code
 	$(BIN)/ruff check --fix .
@@ -99,6 +107,14 @@ $(BUILD)/installed: $(BIN)/python $(SOURCES)
 	$(PIP) wheel --no-deps -w $(BUILD)/wheel .
 	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(PIP) install $(BUILD)/wheel/*.whl
+	@touch $@
+
+# An environment of its own, so that it never shares one with the wheel that `make test` installs. The compiled modules
+# go to native/. They are removed first, or setuptools would keep them when only a compiler flag has changed.
+$(BUILD)/developed: $(DEVELOPED_FROM)
+	test -x $(BUILD)/develop/bin/python || $(PYTHON) -m venv $(BUILD)/develop
+	rm -f native/*.so
+	$(BUILD)/develop/bin/python -m pip --disable-pip-version-check -q install -e ".[test]"
 	@touch $@
 
 # Tools on top: the wheel is there already, so this adds what an extra names.
