@@ -13,7 +13,7 @@ AGAINST ?= main
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help develop demo serve test check check-wire verbs bench bench-storage bench-before bench-service bench-peer \
-    torture fuzz-service paper quality soak format clean dist
+    torture fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -88,9 +88,14 @@ soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hour
 	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py
 
 dist: $(BUILD)/checked-with ## build the source distribution and the wheel
-	rm -rf $(BUILD)/lib* $(BUILD)/bdist*
+	rm -rf $(BUILD)/lib* $(BUILD)/bdist* dist
 	$(PIP) install build
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist . # the wheel is built from the source distribution
+
+dist-check: $(BUILD)/checked-with ## build both distributions, install each outside the tree, and search there
+	$(PIP) install twine auditwheel
+	@$(MAKE) --no-print-directory dist > $(BUILD)/dist.log 2>&1 || { cat $(BUILD)/dist.log; exit 1; }
+	@.ci/dist-check $(CURDIR)/$(BIN)/python dist
 
 clean: ## remove everything that was built
 	rm -rf $(BUILD) dist *.egg-info native/_*.c native/*.so protos/whamming/v1/*_pb2*
