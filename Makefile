@@ -10,9 +10,12 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 DEVELOPED_FROM := pyproject.toml native/build_backend.py $(filter %.c %.h %.proto,$(SOURCES))
 AGAINST ?= main
+ISSUE_FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
+YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help develop demo serve test check check-wire verbs bench bench-storage bench-before bench-service bench-peer \
+.PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
     torture fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,7 +44,19 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linte
 	    --config-file $(CURDIR)/pyproject.toml *.py
 	PYTHONPATH=$(BUILD)/typed $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python tests/file_lengths.py
+	$(MAKE) check-project
 	$(MAKE) sanitize
+
+check-project: $(BUILD)/checked-with ## lint workflows, issue forms, Dependabot, pre-commit and citation files
+	$(BIN)/yamllint --strict -d $(YAML_RULES) $(YAML_FILES)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format --default-filetype yaml CITATION.cff
+	$(BIN)/pre-commit validate-config
+	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; else echo "actionlint is not installed; skipped"; fi
 
 check-wire: $(BUILD)/checked-with ## refuse protos that break clients of another commit: make check-wire AGAINST=main
 	cd protos && $(CURDIR)/$(BIN)/buf breaking --against "$(CURDIR)/.git#ref=$(AGAINST),subdir=protos"
