@@ -8,9 +8,15 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml $(shell find native storage clients server protos -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' \
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
+DEVELOPED_FROM := pyproject.toml native/build_backend.py $(filter %.c %.h %.proto,$(SOURCES))
+AGAINST ?= main
+ISSUE_FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
+YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help demo serve test check verbs bench bench-storage bench-before bench-service bench-peer torture fuzz-service paper quality soak format clean dist
+.PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
+    torture fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -19,6 +25,8 @@ demo: $(BUILD)/installed ## start a server on texts and show the neighbours of a
 
 serve: $(BUILD)/installed ## the same, and leave the server running until Ctrl-C
 	$(BIN)/python -m whamming.demo --data $(BUILD)/demo --listen 127.0.0.1:7777 --serve
+
+develop: $(BUILD)/developed ## install the sources in place: Python edits take effect at once; run it again after editing C or protos
 
 test: $(BUILD)/tested-with ## run the tests
 	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
@@ -30,13 +38,28 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linte
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
 	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -p tests.wire -m tests.conftest \
-	    -m tests.file_lengths -m tests.test_file_lengths -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
+	    -m tests.file_lengths -m tests.test_file_lengths -m tests.test_project -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
 	$(BIN)/mypy clients/generate.py
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
 	PYTHONPATH=$(BUILD)/typed $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python tests/file_lengths.py
+	$(MAKE) check-project
 	$(MAKE) sanitize
+
+check-project: $(BUILD)/checked-with ## lint workflows, issue forms, Dependabot, pre-commit and citation files
+	$(BIN)/yamllint --strict -d $(YAML_RULES) $(YAML_FILES)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format --default-filetype yaml CITATION.cff
+	$(BIN)/pre-commit validate-config
+	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; else echo "actionlint is not installed; skipped"; fi
+
+check-wire: $(BUILD)/checked-with ## refuse protos that break clients of another commit: make check-wire AGAINST=main
+	cd protos && $(CURDIR)/$(BIN)/buf breaking --against "$(CURDIR)/.git#ref=$(AGAINST),subdir=protos"
 
 format: $(BUILD)/checked-with ## format the code
 	$(BIN)/ruff check --fix .
@@ -80,9 +103,14 @@ soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hour
 	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py
 
 dist: $(BUILD)/checked-with ## build the source distribution and the wheel
-	rm -rf $(BUILD)/lib* $(BUILD)/bdist*
+	rm -rf $(BUILD)/lib* $(BUILD)/bdist* dist
 	$(PIP) install build
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist . # the wheel is built from the source distribution
+
+dist-check: $(BUILD)/checked-with ## build both distributions, install each outside the tree, and search there
+	$(PIP) install twine auditwheel
+	@$(MAKE) --no-print-directory dist > $(BUILD)/dist.log 2>&1 || { cat $(BUILD)/dist.log; exit 1; }
+	@.ci/dist-check $(CURDIR)/$(BIN)/python dist
 
 clean: ## remove everything that was built
 	rm -rf $(BUILD) dist *.egg-info native/_*.c native/*.so protos/whamming/v1/*_pb2*
@@ -99,6 +127,14 @@ $(BUILD)/installed: $(BIN)/python $(SOURCES)
 	$(PIP) wheel --no-deps -w $(BUILD)/wheel .
 	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(PIP) install $(BUILD)/wheel/*.whl
+	@touch $@
+
+# An environment of its own, so that it never shares one with the wheel that `make test` installs. The compiled modules
+# go to native/. They are removed first, or setuptools would keep them when only a compiler flag has changed.
+$(BUILD)/developed: $(DEVELOPED_FROM)
+	test -x $(BUILD)/develop/bin/python || $(PYTHON) -m venv $(BUILD)/develop
+	rm -f native/*.so
+	$(BUILD)/develop/bin/python -m pip --disable-pip-version-check -q install -e ".[test]"
 	@touch $@
 
 # Tools on top: the wheel is there already, so this adds what an extra names.

@@ -1,0 +1,68 @@
+"""What the project says about itself is true: versions agree, and links, paths, targets and names exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUIDES = ("CONTRIBUTING.md", "COMPATIBILITY.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
+MADE = ("build/", "dist")
+"""What paths to files that are made, not kept, start with."""
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def quoted(name: str) -> list[str]:
+    """Return what a Markdown file puts between backticks, outside of blocks of code."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text_of(name), flags=re.DOTALL))
+
+
+def exists(path: str) -> bool:
+    return any(ROOT.glob(path.rstrip("/"))) if "*" in path else (ROOT / path).exists()
+
+
+def found(pattern: str, name: str) -> str:
+    """Return what the group of a pattern matches first in a file."""
+    match = re.search(pattern, text_of(name), re.MULTILINE)
+    assert match is not None, f"{name} has no line like {pattern}"
+    return match[1]
+
+
+def test_versions_agree() -> None:
+    version = tomllib.loads(text_of("pyproject.toml"))["project"]["version"]
+    assert found(r"^version: (\S+)$", "CITATION.cff") == version
+    assert found(r"^## (\d\S+) - ", "CHANGELOG.md") == version
+    assert found(r"^date-released: (\S+)$", "CITATION.cff") == found(r"^## \d\S+ - (\S+)$", "CHANGELOG.md")
+    assert found(r"^## (.+)$", "CHANGELOG.md") == "Unreleased"
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_links_lead_to_files(guide: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text_of(guide))
+    missing = [link for link in links if not (ROOT / guide).parent.joinpath(link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_paths_exist(guide: str) -> None:
+    paths = [word for word in quoted(guide) if re.fullmatch(r"[\w.*-]*(/[\w.*-]+)+/?|\w+\.(md|toml|cff)", word)]
+    assert [path for path in paths if not path.startswith(MADE) and not exists(path)] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_make_has_the_targets(guide: str) -> None:
+    rules = set(re.findall(r"^([a-z-]+):", text_of("Makefile") + text_of("tests/native/c/sanitize.mk"), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)\b(?!/)", " ".join(quoted(guide))))
+    assert named - rules == set()
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_names_are_in_their_files(guide: str) -> None:
+    pairs = re.findall(r"`(\w+)` in `([\w/.]+\.(?:py|c|h))`", text_of(guide))
+    assert [(name, path) for name, path in pairs if name not in text_of(path)] == []
