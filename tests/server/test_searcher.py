@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -592,7 +593,7 @@ def test_a_group_that_is_slower_than_expected_is_interrupted(
     seconds: list[float], limit: float, done: int, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(seconds)
-    monkeypatch.setattr(searcher.time, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
     batch: Any = clock
     assert searcher._run_for(batch, len(seconds), max(limit, sum(seconds) if done == 64 else 0)) == done
     starts = np.cumsum([0, *clock.pieces])
