@@ -87,11 +87,12 @@ class Desk:
         """Run what a worker would run next. Returns the names of the tasks."""
         scheduler = self.scheduler
         with scheduler._lock:
-            tasks, estimate = scheduler._take(seconds)
-            scheduler._busy += bool(tasks)
-        if tasks:
-            scheduler._execute(tasks, estimate)
-        return [task.name for task in tasks]
+            turn = scheduler._take(seconds)
+            scheduler._busy += turn is not None
+        if turn is None:
+            return []
+        scheduler._execute(turn)
+        return [task.name for task in turn.jobs]
 
     def learn(self, group: Hashable, seconds: float = 1e-6) -> None:
         """Let the scheduler know how long a task of a group takes."""
@@ -614,6 +615,38 @@ def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
         pass
     assert long.ended.wait(20)
     assert short.ended.wait(20)
+
+
+def test_a_single_worker_leaves_short_jobs_to_the_thread_that_dispatches() -> None:
+    """Also those that arrived while it was busy: it would keep them from that thread for as long as more arrive."""
+    threads: dict[str, int] = {}
+    asked, begun, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        threads.update((task.name, threading.get_ident()) for task in tasks)
+        if tasks[0].group is None:
+            begun.set()
+            assert go_on.wait(20)
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(1, SLICE, run, request_dispatch=asked.set)
+    try:
+        scheduler._estimates["g"] = ThroughputEstimate()
+        scheduler._estimates["g"].add(1e-6, 1)
+        long, short = Task(Flow(), name="long"), Task(Flow(), name="short", group="g")
+        scheduler.submit(long.flow, [long])
+        assert not scheduler.dispatch()
+        assert begun.wait(20)
+        scheduler.submit(short.flow, [short])
+        assert not scheduler.dispatch()
+        assert not asked.is_set()
+        go_on.set()
+        assert asked.wait(20)
+        assert not scheduler.dispatch()
+        assert threads["short"] == threading.get_ident() != threads["long"]
+    finally:
+        go_on.set()
+        scheduler.close()
 
 
 def test_jobs_of_a_group_that_were_not_run_come_first_the_next_time() -> None:
