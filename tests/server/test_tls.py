@@ -149,7 +149,7 @@ def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None
 def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
     with ServerProcess() as server:
         for tls in (Tls(ours.ca), True):
-            check_told_at_once(server.address, tls, f"{server.address} does not use TLS; connect without it")
+            check_told_at_once(server.address, tls, f"{server.address} does not use TLS")
         server.check_log()
 
 
