@@ -1,10 +1,10 @@
 """Data and model of the demo: 12,000 WordNet glosses with binary codes, and an encoder for sentences you type.
 
-A text looks like ``gardener: someone employed to work in a garden``. Its code is the sign bits of its embedding, a vector
-of 384 numbers from a sentence transformer (MiniLM), after subtracting the mean. The transformer itself is not included.
-Instead, the vector of a sentence is a sum of vectors of word pieces, which ridge regression has fitted to the
-transformer's output. With weights ``abs(vector)``, the weighted Hamming distance ranks texts like the inner product of
-the vector with the codes' signs::
+A text looks like ``gardener: someone employed to work in a garden``. Its embedding is a vector of 384 numbers from a
+sentence transformer (MiniLM). Its code is the sign bits of the embedding, after subtracting the mean. The transformer
+itself is not included. Instead, the vector of a sentence is a sum of vectors of word pieces, which ridge regression has
+fitted to the transformer's output. With weights ``abs(vector)``, the weighted Hamming distance ranks texts like the
+inner product of the vector with the codes' signs::
 
     glosses, encoder = load(), SentenceEncoder.load()
     index.upsert(glosses.ids, glosses.codes)
