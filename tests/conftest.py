@@ -1,8 +1,8 @@
 """Counts generated cases and fails a run that has fewer than ``WHAMMING_CASES``.
 
-A case is one complete answer of the engine, compared with the oracle. ``WHAMMING_CASES`` sets how many cases a run needs:
-10,000 in ``make test``, 1,000,000 in ``make soak``. It also scales the number of Hypothesis examples. If it is unset, the
-tests generate as many as for 10,000, but there is no minimum, so a single test can be run alone.
+A case is one complete answer of the engine, compared with the oracle. ``WHAMMING_CASES`` sets how many cases a run
+needs: 10,000 in ``make test``, 1,000,000 in ``make soak``. It also scales the number of Hypothesis examples. If it is
+unset, the tests generate as many as for 10,000, but there is no minimum, so a single test can be run alone.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class ServerProcess:
         return time.clock_gettime((~self.process.pid << 3) | 2)  # the clock of clock_getcpuclockid(pid)
 
     def settled(self, before: Usage, rss: int) -> Usage:
-        """Wait until it uses no more threads and files than before and at most ``rss`` more bytes. Returns its usage."""
+        """Wait until it uses no more threads and files than before and at most ``rss`` more bytes. Return its usage."""
 
         def is_back() -> bool:
             now = self.usage()
