@@ -28,7 +28,7 @@ whamming bench docs --data my-data --json"""
 
 def add(commands: Commands) -> None:
     parser = commands("bench", bench, "measure the search speed of an index", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     text = "number of distinct queries; they are repeated until the time is up (default 1000)"
     parser.add_argument("--queries", metavar="N", type=whole(1, 1_000_000), default=1000, help=text)
     parser.add_argument("-k", metavar="K", type=whole(1, 100_000), default=10, help="hits per query (default 10)")

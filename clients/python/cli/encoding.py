@@ -104,9 +104,8 @@ def add_fitting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options for vectors")
     either = group.add_mutually_exclusive_group()
     text = """\
-create the index if it does not exist, with an encoder fitted on a sample of FILE. itq learns its directions from the
-sample; --bits is at most the number of components. lsh uses random directions; --bits is free. sign: one bit per
-component"""
+create the index if it does not exist, with an encoder fitted on a sample of FILE. itq: directions learned from the
+sample, at most one bit per component. lsh: random directions, any number of bits. sign: one bit per component"""
     either.add_argument("--encoder", choices=get_args(Kind), help=text)
     text = "FILE holds codes that the index's encoder computed, not vectors"
     either.add_argument("--codes", action="store_true", help=text)

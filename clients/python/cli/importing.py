@@ -52,7 +52,7 @@ whamming import texts vectors.npy --encoder itq --bits 256 --keep-vectors float1
 
 def add(commands: Commands) -> None:
     parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="the index to load into")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     parser.add_argument("file", metavar="FILE", help="a file of codes or vectors")
     text = f"rows per write (default {IMPORT_ROWS:,}, fewer for long codes)"
     parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help=text)

@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         text=CREATE_TEXT,
         example=CREATE_EXAMPLE,
     )
-    parser.add_argument("name", metavar="NAME", help="1 to 128 letters, digits, '.', '_' and '-'")
+    parser.add_argument("name", metavar="NAME", help="name of the index: 1 to 128 letters, digits, '.', '_' and '-'")
     text = "length of the codes, 1 to 4096; required unless the encoder sets it (default with --encoder sign: --dim)"
     parser.add_argument("--bits", metavar="N", type=whole(1, 4096), help=text)
     text = (
@@ -72,24 +72,24 @@ fsync: a write returns once it is on disk; async: it returns earlier, and a cras
         "show settings and sizes of indexes",
         example="whamming stats docs\nwhamming stats docs --json | jq .items",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the index (default: all)")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the index (default: all)")
     add_json(parser)
     add_target(parser)
 
     summary = "build hash tables for recent writes now"
     parser = commands("seal", seal, summary, text=SEAL_TEXT, example="whamming seal docs")
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     add_json(parser)
     add_target(parser)
 
     summary = "merge an index into one segment"
     parser = commands("compact", compact, summary, text=COMPACT_TEXT, example="whamming compact docs")
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     add_json(parser)
     add_target(parser)
 
     parser = commands("drop", drop, "remove an index with all its items", example="whamming drop docs --yes")
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_json(parser)
     add_target(parser)

@@ -59,7 +59,7 @@ The suffix of FILE selects the format. Both can be imported again:
 
 Kept vectors are not exported. To copy everything, use whamming backup."""
     parser = commands("export", export, summary, text=text, example="whamming export docs docs.npz")
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     parser.add_argument("file", metavar="FILE", help="the file to write, .npz or .npy")
     add_overwrite(parser)
     add_json(parser)
@@ -67,7 +67,7 @@ Kept vectors are not exported. To copy everything, use whamming backup."""
 
 
 def _add_items(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     parser.add_argument("ids", metavar="ID", nargs="+", help="an id, a range of ids, or -")
 
 

@@ -36,7 +36,7 @@ whamming search texts --vector-file queries.npy --row 3 --rerank 10"""
 
 def add(commands: Commands) -> None:
     parser = commands("search", search, "find the nearest items", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="the index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     text = f"maximum number of hits, or all (default {DEFAULT_K}; with --radius: all)"
     parser.add_argument("-k", metavar="K", type=_k, help=text)
     parser.add_argument("--radius", metavar="R", type=number, help="only hits within this distance")
