@@ -24,7 +24,7 @@ HEAD = """\
 # The wording of the most important messages that users see. test_golden_messages.py provokes each of them.
 # To rewrite this file: UPDATE_GOLDEN=1 python -m pytest tests/clients/test_golden_messages.py
 """
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 """An address without a server."""
 BITS, DIM = 16, 4
 CODES = np.zeros((2, BITS // 8), dtype=np.uint8)
@@ -58,7 +58,7 @@ COMMANDS = {
     "the name is taken": f"create docs --bits {BITS} --data DIR/db",
     "an index that does not exist": "stats dosc --data DIR/db",
     "a directory that does not exist": "list --data DIR/missing",
-    "no server": f"list --server {NOBODY} --timeout 0.2",
+    "no server": f"list --server {UNUSED_ADDRESS} --timeout 0.2",
     "a file of another shape": "import docs DIR/wide.npy --data DIR/db",
     "drop without a terminal": "drop docs --data DIR/db",
 }
@@ -103,7 +103,7 @@ def messages_of_connect(address: str) -> dict[str, str]:
         local_only = error_of(database.verify)
     return {
         "connect: a malformed address": error_of(lambda: whamming.connect("http://localhost:7777")),
-        "connect: no server": error_of(lambda: whamming.connect(NOBODY, timeout=0.2)),
+        "connect: no server": error_of(lambda: whamming.connect(UNUSED_ADDRESS, timeout=0.2)),
         "connect: a server without TLS": error_of(lambda: whamming.connect(address, tls=True, timeout=30)),
         "a method that works only in this process": local_only,
     }

@@ -4,7 +4,7 @@ A run takes minutes and a few GB of memory. ``data`` is the folder of ``text_min
 query texts with their embeddings; only the texts from WordNet are used. The installed package needs only the files that
 this script writes. Runs are reproducible except for rounding in the linear algebra library.
 
-- ``glosses.npz``: a random choice of texts that are short, made of common words, distinct and suitable for any audience.
+- ``glosses.npz``: a random choice of short, distinct texts that use common words and are suitable for any audience.
   Their codes are the signs of the embeddings after subtracting the mean of all glosses.
 - ``words.npz``: the sentence encoder. Ridge regression fits one vector per word piece so that weighted sums of them
   approximate the embeddings. A common word is one piece; other words are split by byte-pair encoding. The vectors are
