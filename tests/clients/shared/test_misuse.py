@@ -100,7 +100,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "half a k": (lambda _, i: list(i.search(ZERO, k=1.5)), InvalidArgumentError, "k = 1.5.*whole"),  # type: ignore[arg-type]
     "no radius": (lambda _, i: list(i.search(ZERO, radius=math.nan)), InvalidArgumentError, "radius = nan"),
     "text radius": (lambda _, i: list(i.search(ZERO, radius="far")), InvalidArgumentError, "radius = 'far'"),  # type: ignore[arg-type]
-    "plan": (lambda _, i: list(i.search(ZERO, plan="fly")), InvalidArgumentError, "plan = 'fly'.*'auto'"),  # type: ignore[arg-type]
+    "plan": (lambda _, i: list(i.search(ZERO, plan="fly")), InvalidArgumentError, "plan = 'fly'.*auto"),  # type: ignore[arg-type]
     "no place": (lambda _, i: list(i.search(ZERO, after=(math.nan, 1))), InvalidArgumentError, r"after = \(nan, 1\)"),
     "half a place": (lambda _, i: list(i.search(ZERO, after=(1.0,))), InvalidArgumentError, r"after = \(1.0,\)"),  # type: ignore[arg-type]
     "negative n": (lambda _, i: i.search(ZERO).next(-1), InvalidArgumentError, "n = -1.* 0 or more"),
