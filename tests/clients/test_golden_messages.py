@@ -111,7 +111,7 @@ def messages_of_connect(address: str) -> dict[str, str]:
 
 def messages_of_uses(local: Any, remote: Any) -> dict[str, str]:
     """Return one message per mistake, or two if they differ between this process and a server."""
-    messages = {}
+    messages: dict[str, str] = {}
     for what, use in USES.items():
         here, there = error_of(lambda: use(local)), error_of(lambda: use(remote))  # noqa: B023 - called at once
         messages |= {what: here} if here == there else {f"{what} (in process)": here, f"{what} (on a server)": there}
@@ -119,7 +119,7 @@ def messages_of_uses(local: Any, remote: Any) -> dict[str, str]:
 
 
 def messages_of_commands(cli: Cli, directory: Path) -> dict[str, str]:
-    messages = {}
+    messages: dict[str, str] = {}
     for what, line in COMMANDS.items():
         done = cli(*line.replace("DIR", str(directory)).split())
         messages[f"command line: {what}"] = f"$ whamming {line}\n    exit code {done.code}: {done.err.rstrip()}"
