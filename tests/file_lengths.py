@@ -1,4 +1,4 @@
-"""Fails when a product file is too long to be about one concept: ``python tests/file_lengths.py``."""
+"""Fails if a source file is too long: ``python tests/file_lengths.py``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_LINES = 450
+MAX_LINES = 450
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("native", "storage", "server", "protos", "clients")
 SUFFIXES = {".py", ".pyi", ".c", ".h", ".proto"}
 
 
 def product_files(root: Path) -> Iterator[Path]:
-    """Return every file that people write: generated ones are left out."""
+    """Yield every source file that is not generated."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             generated = "_pb2" in path.name or (path.suffix == ".c" and path.name.startswith("_"))
@@ -22,12 +22,12 @@ def product_files(root: Path) -> Iterator[Path]:
 
 
 def problems(root: Path) -> list[str]:
-    """Return which files are too long."""
+    """Return a message for each file that is too long."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in product_files(root)}
     return [
-        f"{path.relative_to(root).as_posix()} has {lines} lines; at most {MOST_LINES}: split it"
+        f"{path.relative_to(root).as_posix()} has {lines} lines; the limit is {MAX_LINES}; split it"
         for path, lines in lengths.items()
-        if lines > MOST_LINES
+        if lines > MAX_LINES
     ]
 
 

@@ -1,4 +1,4 @@
-"""Examples in Markdown files run, and print what stands below them."""
+"""Runs the examples in Markdown files and compares their output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def check_examples(name: str) -> int:
-    """Run the examples of a file, the later ones going on from the earlier ones; returns how many there are.
+    """Run the examples of a file in order, in one namespace. Returns how many there are.
 
-    An example is a block of Python that is followed by a block of what it prints.
+    An example is a block of Python followed by a block with its output.
     """
     text = (ROOT / name).read_text(encoding="utf-8")
     examples = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)

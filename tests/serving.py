@@ -1,4 +1,4 @@
-"""Real servers for tests: processes of their own on free ports, what they use, and what they log."""
+"""Runs real servers for tests, in their own processes on free ports, and reads their resource usage and logs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
 
 PATIENCE = 30.0
-"""Seconds after which something that should happen is taken not to happen."""
+"""Seconds to wait for something before the test fails."""
 SETTLING = 60.0
-"""Seconds until a server must be back to what it used before; gRPC keeps an idle thread of its pool for 20."""
+"""Seconds after which a server must use no more than before. gRPC keeps idle pool threads for 20 s."""
 POOL = 16
-"""Threads that gRPC's own pool may have, however many clients there are."""
+"""Maximum size of gRPC's own thread pool, however many clients there are."""
 COMPLAINTS = ("Traceback", "unforeseen", "a query failed", "never retrieved", "never awaited", "was destroyed")
-"""What a healthy server does not log."""
+"""Text that must not occur in the log of a healthy server."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:
-    """Wait for what happens elsewhere."""
+    """Wait for a condition that another thread or process fulfils."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:.0f} seconds"
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], object], what: str = "it") -> None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process uses."""
+    """Resource usage of a process."""
 
     rss: int
     """Bytes."""
@@ -51,10 +51,10 @@ class Usage:
 
 
 class ServerProcess:
-    """A server in a process of its own. Use it in a ``with`` block."""
+    """A server in its own process. Use it in a ``with`` block."""
 
     def __init__(self, data: Path | str = ":memory:", **options: Any) -> None:
-        """Prepare; the options are those of ``whamming.server.Config``."""
+        """``options`` are those of ``whamming.server.Config``."""
         self._options = {"data": str(data), "threads": 2, "log_level": "warning", **options}
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed by __exit__
         self.address = "127.0.0.1:0"
@@ -68,7 +68,7 @@ class ServerProcess:
         self._log.close()
 
     def start(self) -> None:
-        """Start; again on the same port, if it has been running before."""
+        """Start the server, or restart it on the same port."""
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
         command = [sys.executable, "-m", "whamming", "serve", "--listen", self.address, *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log)
@@ -78,13 +78,13 @@ class ServerProcess:
         self.address = line.split()[-1]
 
     def stop(self) -> int:
-        """Stop as an operator would; returns the exit code."""
+        """Send SIGTERM, and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._wait()
 
     def kill(self) -> None:
-        """Let it die on the spot."""
+        """Send SIGKILL."""
         self.process.kill()
         self._wait()
 
@@ -95,33 +95,31 @@ class ServerProcess:
         return code
 
     def log(self) -> str:
-        """What it has logged so far."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def check_log(self) -> None:
-        """Nothing has gone wrong that the clients were not told of."""
+        """Check that the log has no unexpected errors."""
         text = self.log()
         assert not any(complaint in text for complaint in COMPLAINTS), text
 
     def usage(self) -> Usage:
-        """What it uses now."""
         proc = Path(f"/proc/{self.process.pid}")
         fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         files = len(list((proc / "fd").iterdir()))
         names = []
         for task in (proc / "task").iterdir():
-            with contextlib.suppress(OSError):  # it may have ended meanwhile
+            with contextlib.suppress(OSError):  # the thread may have ended
                 names.append((task / "comm").read_text())
-        threads = sum(not name.startswith("event_engine") for name in names)  # gRPC's pool is as large as it likes
+        threads = sum(not name.startswith("event_engine") for name in names)  # gRPC's pool varies in size
         assert len(names) - threads <= POOL
         return Usage(int(fields["VmRSS"].split()[0]) << 10, threads, files)
 
     def cpu_seconds(self) -> float:
-        """The time that all its threads have run."""
-        return time.clock_gettime((~self.process.pid << 3) | 2)  # what clock_getcpuclockid(pid) gives
+        """CPU time of all threads."""
+        return time.clock_gettime((~self.process.pid << 3) | 2)  # the clock of clock_getcpuclockid(pid)
 
     def settled(self, before: Usage, rss: int) -> Usage:
-        """Wait until it uses as many threads and files as before, and at most so many more bytes; returns its usage."""
+        """Wait until it uses no more threads and files than before and at most ``rss`` more bytes. Return its usage."""
 
         def is_back() -> bool:
             now = self.usage()
@@ -135,25 +133,25 @@ class ServerProcess:
 
     @contextlib.contextmanager
     def stubs(self, **options: Any) -> Iterator[Stubs]:
-        """Connect without our client."""
+        """Connect with the generated gRPC stubs, without our client."""
         with grpc.insecure_channel(self.address, options=list(options.items())) as channel:
             yield Stubs(channel)
 
 
 @dataclass(frozen=True)
 class Details:
-    """What a rich status says to programs."""
+    """The machine-readable details of a status."""
 
     message: str
     reason: str
     field: str
-    """Empty: none is at fault."""
+    """The invalid field, or empty."""
     retry_seconds: float
-    """0: trying again is of no use."""
+    """When to retry; 0 if retrying is pointless."""
 
 
 def details_of(error: grpc.RpcError) -> Details:
-    """Read a status that a call ended with; the parts that carry the code and the message agree."""
+    """Return the details of a failed call's status, and check that its parts are consistent."""
     status = rpc_status.from_call(error)
     assert status is not None, f"no details: {error.code()}, {error.details()}"
     info, fault, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
@@ -170,7 +168,7 @@ def details_of(error: grpc.RpcError) -> Details:
 
 
 class Stubs:
-    """What protoc and gRPC generate, and nothing of our client."""
+    """The generated gRPC stubs."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel

@@ -1,4 +1,4 @@
-"""What the project says about itself is true: versions agree, and links, paths, targets and names exist."""
+"""Checks the project's metadata and guides: versions agree; links, paths, make targets and names exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ("CONTRIBUTING.md", "COMPATIBILITY.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
-MADE = ("build/", "dist")
-"""What paths to files that are made, not kept, start with."""
+GENERATED = ("build/", "dist")
+"""Prefixes of paths that exist only after a build."""
 
 
 def text_of(name: str) -> str:
@@ -19,7 +19,7 @@ def text_of(name: str) -> str:
 
 
 def quoted(name: str) -> list[str]:
-    """Return what a Markdown file puts between backticks, outside of blocks of code."""
+    """Return the inline code of a Markdown file, without code blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text_of(name), flags=re.DOTALL))
 
 
@@ -28,7 +28,7 @@ def exists(path: str) -> bool:
 
 
 def found(pattern: str, name: str) -> str:
-    """Return what the group of a pattern matches first in a file."""
+    """Return the first match of a pattern's group in a file."""
     match = re.search(pattern, text_of(name), re.MULTILINE)
     assert match is not None, f"{name} has no line like {pattern}"
     return match[1]
@@ -43,7 +43,7 @@ def test_versions_agree() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_links_lead_to_files(guide: str) -> None:
+def test_links_point_to_existing_files(guide: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text_of(guide))
     missing = [link for link in links if not (ROOT / guide).parent.joinpath(link).exists()]
     assert missing == []
@@ -52,17 +52,17 @@ def test_links_lead_to_files(guide: str) -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_paths_exist(guide: str) -> None:
     paths = [word for word in quoted(guide) if re.fullmatch(r"[\w.*-]*(/[\w.*-]+)+/?|\w+\.(md|toml|cff)", word)]
-    assert [path for path in paths if not path.startswith(MADE) and not exists(path)] == []
+    assert [path for path in paths if not path.startswith(GENERATED) and not exists(path)] == []
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_make_has_the_targets(guide: str) -> None:
+def test_make_targets_exist(guide: str) -> None:
     rules = set(re.findall(r"^([a-z-]+):", text_of("Makefile") + text_of("tests/native/c/sanitize.mk"), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)\b(?!/)", " ".join(quoted(guide))))
     assert named - rules == set()
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_names_are_in_their_files(guide: str) -> None:
+def test_names_occur_in_the_files_they_are_attributed_to(guide: str) -> None:
     pairs = re.findall(r"`(\w+)` in `([\w/.]+\.(?:py|c|h))`", text_of(guide))
     assert [(name, path) for name, path in pairs if name not in text_of(path)] == []

@@ -1,9 +1,9 @@
-"""The README's example runs, and prints what the README says it prints."""
+"""The examples in the README print the output that it shows."""
 
 from __future__ import annotations
 
 from tests.markdown import check_examples
 
 
-def test_examples_print_what_the_readme_shows() -> None:
-    assert check_examples("README.md") >= 2, "the README has lost its examples"
+def test_readme_examples_print_the_output_shown() -> None:
+    assert check_examples("README.md") >= 2, "the README has fewer than two examples"

@@ -1,10 +1,10 @@
-"""The tutorial runs, and prints what it says it prints."""
+"""The examples in the tutorial print the output that it shows."""
 
 from __future__ import annotations
 
 from tests.markdown import ROOT, check_examples
 
 
-def test_examples_print_what_the_tutorial_shows() -> None:
+def test_tutorial_examples_print_the_output_shown() -> None:
     blocks = (ROOT / "clients" / "TUTORIAL.md").read_text(encoding="utf-8").count("```python")
-    assert check_examples("clients/TUTORIAL.md") == blocks > 5, "an example shows nothing"
+    assert check_examples("clients/TUTORIAL.md") == blocks > 5, "a code block has no output below it"

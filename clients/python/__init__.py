@@ -10,7 +10,7 @@ In this process::
         for hit in docs.search(code, weights=w, k=10):
             print(hit.id, hit.distance)
 
-With vectors rather than codes, made into codes by the index itself::
+With vectors, which the index encodes into codes::
 
         docs = db.create_index("docs", encoder="itq", bits=256, train=sample)
         docs.upsert(ids, vectors=vectors)
@@ -21,7 +21,7 @@ On a server (``whamming serve``), with the same verbs::
     with whamming.connect("localhost:7777") as db:
         ...
 
-The engine alone, over arrays in memory, is :mod:`whamming.native`; where indexes live is :mod:`whamming.storage`.
+:mod:`whamming.native` is the engine alone, on arrays in memory. :mod:`whamming.storage` stores indexes.
 """
 
 from importlib import import_module as _import_module
@@ -80,11 +80,10 @@ _LAZY = {
     "connect": "whamming.blocking",
     "Tls": "whamming.remote.tls",
 }
-"""What talks to servers is loaded when it is first used: gRPC takes longer to load than all the rest."""
+"""Names that are imported on first use, because importing gRPC takes longer than everything else."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load what talks to servers."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _import_module(_LAZY[name])
@@ -92,5 +91,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names only, those that are not loaded yet too."""
+    """List the public names, including those that are not imported yet."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""``python -m whamming`` is the command ``whamming``."""
+"""``python -m whamming``: the same as the command ``whamming``."""
 
 import sys
 

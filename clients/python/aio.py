@@ -1,6 +1,6 @@
-"""A database on a server, for asyncio: ``async with whamming.aio.connect("host:port") as db``.
+"""The asyncio client: ``async with whamming.aio.connect("host:port") as db``.
 
-The same verbs as :class:`whamming.Database` and :class:`whamming.StoredIndex`, to be awaited::
+It has the methods of :class:`whamming.Database` and :class:`whamming.StoredIndex`, as coroutines::
 
     async with whamming.aio.connect("localhost:7777") as db:
         docs = await db.create_index("docs", bits=256)
@@ -29,7 +29,7 @@ from whamming.remote.tls import Tls
 __all__ = ["Connecting", "Database", "Index", "Search", "connect"]
 
 RETRY_SECONDS: Final = 30.0
-"""For how long a call that may be repeated is tried again while the server is away."""
+"""How long to retry a call that is safe to repeat while the server is unreachable."""
 
 
 def connect(
@@ -40,28 +40,27 @@ def connect(
     Parameters
     ----------
     address : HOST:PORT, as ``whamming serve`` prints it.
-    tls : how to connect to a server with a certificate; True trusts the usual authorities.
+    tls : True or a :class:`whamming.Tls` to use TLS. True trusts the certificate authorities that gRPC trusts.
     timeout : seconds to wait for the server.
-    retry_seconds : for how long calls that may be repeated are tried again while the server is away; 0: not at all.
+    retry_seconds : how long to retry calls that are safe to repeat while the server is unreachable. 0: no retries.
 
     Raises
     ------
-    InvalidArgumentError : the address is not HOST:PORT, or a file of ``tls`` cannot be used.
-    UnavailableError : no server answers in time, or it does not speak TLS as asked.
+    InvalidArgumentError : the address is not HOST:PORT, or a file in ``tls`` cannot be used.
+    UnavailableError : no server answered in time, or only one of the two sides uses TLS.
     """
     split_address(address)
     if not isinstance(tls, bool | Tls):
-        raise InvalidArgumentError(f"tls = {tls!r}; it must be True, False, or a whamming.Tls such as Tls(ca='ca.pem')")
+        raise InvalidArgumentError(f"tls = {tls!r}; it must be True, False or a whamming.Tls, as in Tls(ca='ca.pem')")
     check_seconds("timeout", timeout)
     check_seconds("retry_seconds", retry_seconds)
     return Connecting(address, tls, timeout, retry_seconds)
 
 
 class Connecting:
-    """A connection to be made: ``db = await connect(...)``, or ``async with connect(...) as db``."""
+    """What :func:`connect` returns: ``db = await connect(...)``, or ``async with connect(...) as db``."""
 
     def __init__(self, address: str, tls: Tls | bool, timeout: float, retry_seconds: float) -> None:
-        """Remember what to connect to; prefer :func:`connect`."""
         self._address = address
         self._tls = tls
         self._timeout = timeout
@@ -69,24 +68,19 @@ class Connecting:
         self._database: Database | None = None
 
     def __repr__(self) -> str:
-        """Describe the connection in a line."""
         return f"Connecting({self._address!r}); await it, or use it in an async with block"
 
     async def open(self) -> Database:
-        """Connect."""
         channel = await open_channel(self._address, self._tls, self._timeout)
         return Database(channel, self._address, self._retry_seconds)
 
     def __await__(self) -> Generator[Any, None, Database]:
-        """Connect."""
         return self.open().__await__()
 
     async def __aenter__(self) -> Database:
-        """Connect."""
         self._database = await self.open()
         return self._database
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close the connection."""
         if self._database is not None:
             await self._database.close()

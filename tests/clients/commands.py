@@ -1,4 +1,4 @@
-"""The command ``whamming`` as people run it: in a process of its own, some on a terminal; and faster, in this one."""
+"""Runs the command ``whamming`` in tests: in its own process, on a terminal, or in this process, which is faster."""
 
 from __future__ import annotations
 
@@ -22,42 +22,41 @@ import pytest
 from whamming.cli import main
 
 PATIENCE = 30.0
-"""Seconds after which something that should happen is taken not to happen."""
+"""Seconds to wait for something before the test fails."""
 COMMAND = (sys.executable, "-m", "whamming")
 PYTHON = re.compile(
     r"""\b(None|True|False|self|np|dtype)\b | \w=['\[] | \b\w+\ =\ ['\[] | \*\* | Errno | <U | _ssl | Traceback |
     \(\d+, | \b[A-Z]\w+(Error|Settings)\b | \w\(' | allow_pickle | fromhex | \b(int|float|str)\ value""",
     re.VERBOSE,
 )
-"""What shows that a message was written for programmers in Python, not for those who type commands."""
+"""Traces of Python that must not occur in a message of the command line."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command."""
+    """The result of a command."""
 
     code: int
     out: str
     err: str
 
     def ok(self) -> Done:
-        """Expect success, without a word on the error stream."""
+        """Expect success, with nothing on standard error."""
         assert (self.code, self.err) == (0, ""), self
         return self
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The JSON objects that it printed."""
+        """The JSON objects that the command printed."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def record(self) -> dict[str, Any]:
-        """The only one."""
         (record,) = self.records
         return record
 
     def refused(self, code: int, *words: str) -> None:
-        """Expect a failure told in one line that has some words."""
+        """Expect a failure with a one-line message that contains some words."""
         lines = self.err.splitlines()
         assert self.code == code, self
         assert len(lines) == 1, self
@@ -67,20 +66,20 @@ class Done:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """An environment with nothing of ours in it but some variables, and nothing that commands run here have set."""
+    """Return the environment without our variables and gRPC's, plus the given ones."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHAMMING_", "GRPC_"))}
     return {**kept, "COLUMNS": "100", **variables}
 
 
 def start(*args: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a process of its own."""
+    """Start a command in its own process."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*COMMAND, *map(str, args)], text=True, **{**pipes, "env": environment(), **options})
 
 
 @contextmanager
 def terminated(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Have a server stopped at the end, also where a test fails before it does so."""
+    """Terminate a server at the end of the block, even if the test fails."""
     try:
         yield
     finally:
@@ -94,13 +93,13 @@ def finish(process: subprocess.Popen[str]) -> Done:
 
 
 def run(*args: str | Path, **options: Any) -> Done:
-    """Run a command in a process of its own."""
+    """Run a command in its own process."""
     with start(*args, **options) as process:
         return finish(process)
 
 
 def run_on_terminal(*args: str | Path, answer: str = "") -> tuple[int, str]:
-    """Run a command whose streams are all a terminal; returns its exit code and what was to be seen."""
+    """Run a command on a terminal. Returns its exit code and what the terminal showed."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     with start(*args, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -117,7 +116,7 @@ def run_on_terminal(*args: str | Path, answer: str = "") -> tuple[int, str]:
 
 
 class Cli:
-    """Runs commands in this process, which takes no time to start."""
+    """Runs commands in this process, without the time that a new one takes to start."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -128,12 +127,12 @@ class Cli:
         return Done(code, *self._capsys.readouterr())
 
     def json(self, *args: str | Path) -> list[dict[str, Any]]:
-        """Run a command that succeeds; returns the JSON objects that it prints."""
+        """Run a command that succeeds, and return the JSON objects that it prints."""
         return self(*args, "--json").ok().records
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what happens elsewhere."""
+    """Wait for a condition that another process fulfils."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, f"it did not happen within {PATIENCE:.0f} seconds"
@@ -141,7 +140,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def listening(process: subprocess.Popen[str]) -> str:
-    """The address that a server says it listens on."""
+    """Wait until a server listens, and return its address."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("listening on "), line
@@ -149,4 +148,4 @@ def listening(process: subprocess.Popen[str]) -> str:
 
 
 Target = Sequence[str]
-"""The flags that say where a command works."""
+"""The options that select a server or a directory."""

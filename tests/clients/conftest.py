@@ -1,4 +1,4 @@
-"""One server for all tests of the command line, and targets to run commands on."""
+"""Fixtures for tests of the command line: a server, directories and filled indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BITS = 64
 
 @pytest.fixture(scope="session")
 def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server, started as an operator would."""
+    """The address of a server that all tests share."""
     data = tmp_path_factory.mktemp("server") / "data"
     options = ("--data", data, "--threads", "1", "--log-level", "warning")
     with start("serve", "--listen", "127.0.0.1:0", *options) as process:
@@ -29,7 +29,7 @@ def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["server", "directory"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    """The flags for a server, or for a directory."""
+    """The options for a server, or for a directory."""
     if request.param == "server":
         return ("--server", request.getfixturevalue("cli_server"), "--timeout", "30")
     return ("--data", str(tmp_path / "data"))
@@ -37,20 +37,19 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test gives to an index."""
+    """An index name that no other test uses."""
     return re.sub(r"[^A-Za-z0-9]+", "-", request.node.nodeid.rpartition("/")[2]).strip("-")
 
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Commands in this process."""
     monkeypatch.delenv("WHAMMING_SERVER", raising=False)
     return Cli(capsys)
 
 
 @pytest.fixture
 def codes(tmp_path: Path) -> Path:
-    """A file of codes of 64 bits."""
+    """A file of 20,000 codes of 64 bits."""
     path = tmp_path / "codes.npy"
     np.save(path, np.random.default_rng(0).integers(0, 256, (20_000, BITS // 8), dtype=np.uint8))
     return path
@@ -58,7 +57,7 @@ def codes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def filled(cli: Cli, target: Target, name: str, codes: Path) -> Target:
-    """A target that has an index of those codes under this test's name."""
+    """A target with an index of these codes, named ``name``."""
     cli("create", name, "--bits", "64", *target).ok()
     cli("import", name, codes, *target).ok()
     return target
@@ -66,7 +65,7 @@ def filled(cli: Cli, target: Target, name: str, codes: Path) -> Target:
 
 @pytest.fixture
 def directory(cli: Cli, tmp_path: Path, codes: Path) -> Path:
-    """A directory with an index ``docs`` of those codes, sealed."""
+    """A directory with a sealed index ``docs`` of these codes."""
     data = tmp_path / "data"
     for words in (("create", "docs", "--bits", "64"), ("import", "docs", codes), ("seal", "docs")):
         cli(*words, "--data", data).ok()

@@ -1,4 +1,4 @@
-"""A server whose answers to Search calls are written in the test, for what a real one does only rarely."""
+"""A server with scripted responses to Search calls, for situations that are rare on a real server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from whamming.v1.search_pb2_grpc import (
 from whamming.wire.columns import id_column
 
 Responses = Sequence[search_pb2.SearchResponse | None]
-"""What to answer a message with. None: the call breaks."""
+"""The responses to a message. None breaks the call."""
 Answer = Callable[[search_pb2.SearchRequest], Responses]
 
 
 class Scripted(SearchServiceServicer):
-    """Answers each message of a Search call as it is told."""
+    """Responds to each message of a Search call with ``answer(message)``."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -51,7 +51,7 @@ class Scripted(SearchServiceServicer):
 
 @contextlib.asynccontextmanager
 async def serving(script: Scripted, retry_seconds: float) -> AsyncIterator[Connection]:
-    """Connect to a server that follows a script."""
+    """Start a scripted server and connect to it."""
     server = grpc.aio.server()
     add_SearchServiceServicer_to_server(script, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
@@ -67,7 +67,7 @@ async def serving(script: Scripted, retry_seconds: float) -> AsyncIterator[Conne
 
 
 def chunk(query_id: int, hits: Sequence[tuple[int, float]] = ()) -> search_pb2.SearchResponse:
-    """Hits (id, distance) of a query."""
+    """Return a response with hits, each an id and a distance."""
     return search_pb2.SearchResponse(
         query_ids=[query_id],
         counts=[len(hits)],
@@ -83,7 +83,7 @@ def ended(
     hits: Sequence[tuple[int, float]] = (),
     error: search_pb2.QueryError | None = None,
 ) -> search_pb2.SearchResponse:
-    """The last hits of a query, and why it ended."""
+    """Return the last response to a query."""
     response = chunk(query_id, hits)
     response.ends.query_ids.append(query_id)
     response.ends.reasons.append(reason)

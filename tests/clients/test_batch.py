@@ -1,4 +1,4 @@
-"""Batches of queries on a server: what is refused, what is sent again, and that nothing waits for ever."""
+"""Tests of ``search_batch`` on a server: refused queries, retries, and errors while sending."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float32])
-def test_codes_of_another_type_are_refused(server: ServerProcess, dtype: type) -> None:
+def test_codes_must_be_uint8(server: ServerProcess, dtype: type) -> None:
     async def ask() -> None:
         async with whamming.aio.connect(server.address) as database:
             index = await database.index("docs")
@@ -45,7 +45,7 @@ def test_codes_of_another_type_are_refused(server: ServerProcess, dtype: type) -
 
 
 class Unpackable(Queries):
-    """Queries of which all but the first message cannot be packed."""
+    """Queries that raise an error when the second message is packed."""
 
     def request(
         self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions
@@ -56,7 +56,7 @@ class Unpackable(Queries):
 
 
 def run(script: Scripted, queries: Queries, retry_seconds: float) -> list[int]:
-    """Return the nearest ids that a batch of queries is answered with."""
+    """Run a batch of queries, and return the nearest id of each."""
 
     async def ask() -> list[int]:
         async with serving(script, retry_seconds) as connection:
@@ -77,8 +77,8 @@ def queries(count: int) -> Queries:
     return Queries(CODES[:count], None, None, None, None)
 
 
-def test_snapshots_that_expire_again_and_again() -> None:
-    """Queries are sent again while some of them are answered, and then for as long as retries are made."""
+def test_retries_queries_whose_snapshot_expired() -> None:
+    """As long as some queries are answered, the others are sent again. After that, until the retry time is over."""
 
     def answer(request: search_pb2.SearchRequest) -> list[search_pb2.SearchResponse]:
         first, *others = request.queries.query_ids
@@ -98,7 +98,7 @@ def test_snapshots_that_expire_again_and_again() -> None:
         )
 
 
-def test_queries_that_are_refused_again_and_again() -> None:
+def test_retries_refused_queries_until_the_time_is_over() -> None:
     error = search_pb2.QueryError(reason=error_pb2.ERROR_REASON_OVERLOADED, message="9 queries under way; at most 8")
     script = Scripted(lambda request: [ended(id_, END_REASON_FAILED, error=error) for id_ in request.queries.query_ids])
     with pytest.raises(OverloadedError, match="query 0: 9 queries"):

@@ -1,4 +1,4 @@
-"""``whamming import``: every form of file, and imports that break off and go on."""
+"""Tests of ``whamming import``: file types, interruptions, checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKED = np.packbits(VECTORS > 0, axis=1, bitorder="little")
 
 
 def write(path: Path, form: str) -> Path:
-    """Write the vectors, or their codes, in some form of file."""
+    """Write the vectors or their codes to a file of some form. Returns its path."""
     sizes: dict[str, Any] = {"fvecs": (np.int32(BITS), VECTORS), "bvecs": (np.int32(PACKED.shape[1]), PACKED)}
     arrays: dict[str, Any] = {"packed": PACKED, "booleans": VECTORS > 0, "floats": VECTORS.astype(np.float64)}
     if form in sizes:
@@ -37,7 +37,7 @@ def write(path: Path, form: str) -> Path:
 
 
 def stored(data: Path, name: str = "docs") -> dict[int, bytes]:
-    """The codes in an index, by id."""
+    """Return the codes in an index by id."""
     with whamming.open(data, mode="r") as database:
         return {
             id_: code.tobytes()
@@ -47,7 +47,7 @@ def stored(data: Path, name: str = "docs") -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("form", ["packed", "booleans", "floats", "npz", "fvecs", "bvecs"])
-def test_every_form_of_file(cli: Cli, form: str, tmp_path: Path) -> None:
+def test_every_file_type(cli: Cli, form: str, tmp_path: Path) -> None:
     data, file = tmp_path / "data", write(tmp_path / "codes", form)
     cli("create", "docs", "--bits", str(BITS), "--data", data).ok()
     (done,) = cli.json("import", "docs", file, "--first-id", "70", "--batch", "64", "--data", data)
@@ -56,22 +56,21 @@ def test_every_form_of_file(cli: Cli, form: str, tmp_path: Path) -> None:
     assert stored(data) == {70 + row: PACKED[row].tobytes() for row in range(N)}
 
 
-def test_ids_beside_the_codes_and_back(cli: Cli, target: Target, name: str, tmp_path: Path) -> None:
+def test_ids_from_a_second_file_and_export(cli: Cli, target: Target, name: str, tmp_path: Path) -> None:
     ids = np.arange(N, dtype=np.uint64) * 3 + 2**63
     file = write(tmp_path / "codes", "packed")
     np.save(tmp_path / "codes.ids.npy", ids)
     cli("create", name, "--bits", str(BITS), *target).ok()
     assert "300 rows imported" in cli("import", name, file, *target).ok().out
     for suffix in (".npy", ".npz"):
-        assert cli("export", name, tmp_path / f"out{suffix}", *target).ok().out.startswith(f"{name}: 300 items in ")
+        assert "300 items" in cli("export", name, tmp_path / f"out{suffix}", *target).ok().out
     out, out_ids = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.ids.npy")
     assert out[np.argsort(out_ids)].tolist() == PACKED.tolist()
     assert sorted(np.load(tmp_path / "out.npz")["ids"].tolist()) == ids.tolist()
 
 
-def broken_off(file: Path, name: str, target: Target, how: int) -> tuple[Any, Path, int]:
-    """Start an import in small batches and end it when it has kept some; returns what it said, its checkpoint, and how
-    many rows that counts."""
+def interrupt_import(file: Path, name: str, target: Target, how: int) -> tuple[Any, Path, int]:
+    """Interrupt an import after a few small batches. Returns its result, its checkpoint, and the rows in that."""
     checkpoint = file.with_name(f"{file.name}.{name}.checkpoint")
 
     def rows() -> int:
@@ -86,17 +85,18 @@ def broken_off(file: Path, name: str, target: Target, how: int) -> tuple[Any, Pa
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_going_on_where_it_broke_off(cli: Cli, target: Target, name: str, codes: Path, how: signal.Signals) -> None:
+def test_an_interrupted_import_resumes(cli: Cli, target: Target, name: str, codes: Path, how: signal.Signals) -> None:
     cli("create", name, "--bits", "64", *target).ok()
-    done, checkpoint, rows = broken_off(codes, name, target, how)
+    done, checkpoint, rows = interrupt_import(codes, name, target, how)
     if how == signal.SIGINT:
-        again = "run the same command again to go on"
-        assert (done.code, done.err) == (130, f"whamming: interrupted; {rows:,} of 20,000 rows are in: {again}\n")
+        (line,) = done.err.splitlines()
+        assert (done.code, f"{rows:,} of 20,000 rows" in line) == (130, True), line
     (held,) = cli.json("stats", name, *target)
     assert held["items"] >= rows
-    cli("delete", name, "1", *target).ok()  # a row that a second run does not look at
+    cli("delete", name, "1", *target).ok()  # a row that the second run does not check
     done = run("import", name, codes, *target, "--json")
-    assert (done.code, done.err) == (0, f"whamming: going on at row {rows:,} of 20,000; --restart would begin anew\n")
+    (line,) = done.err.splitlines()
+    assert (done.code, f"row {rows:,} of 20,000" in line, "--restart" in line) == (0, True, True), line
     assert (done.record["rows"], done.record["resumed_at"]) == (20_000, rows)
     assert not checkpoint.exists()
     assert list(codes.parent.glob("*.new")) == list(codes.parent.glob(".*.new")) == []
@@ -110,7 +110,7 @@ def test_going_on_where_it_broke_off(cli: Cli, target: Target, name: str, codes:
 
 
 def prepared(cli: Cli, codes: Path, rows: int = 100) -> tuple[Path, Path, dict[str, Any]]:
-    """A directory that has some rows of an import, and the import's checkpoint."""
+    """Return a directory with some rows of an import, the import's checkpoint, and the values in it."""
     data, checkpoint = codes.parent / "data", codes.parent / "here"
     cli("create", "docs", "--bits", "64", "--data", data).ok()
     with whamming.open(data) as database:
@@ -137,7 +137,7 @@ def resumed_at(cli: Cli, codes: Path, data: Path, checkpoint: Path, *more: str, 
     return done.record["resumed_at"], done.err
 
 
-def test_a_checkpoint_where_one_likes(cli: Cli, codes: Path) -> None:
+def test_a_checkpoint_in_a_chosen_file(cli: Cli, codes: Path) -> None:
     data, checkpoint, _ = prepared(cli, codes)
     assert resumed_at(cli, codes, data, checkpoint)[0] == 100
     assert resumed_at(cli, codes, data, checkpoint) == (0, "")
@@ -156,16 +156,16 @@ def test_a_checkpoint_where_one_likes(cli: Cli, codes: Path) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_checkpoint_of_something_else_does_not_count(cli: Cli, codes: Path, change: dict[str, Any]) -> None:
+def test_a_checkpoint_of_another_import_is_ignored(cli: Cli, codes: Path, change: dict[str, Any]) -> None:
     data, checkpoint, values = prepared(cli, codes)
     checkpoint.write_text(json.dumps({**values, **change}))
     row, said = resumed_at(cli, codes, data, checkpoint)
-    assert (row, "is of another import" in said) == (0, True)
+    assert (row, "another import" in said) == (0, True)
     assert len(stored(data)) == 20_000
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"rows": 5}', "\0\0\0"])
-def test_a_damaged_checkpoint_does_not_count(cli: Cli, codes: Path, text: str) -> None:
+def test_a_damaged_checkpoint_is_ignored(cli: Cli, codes: Path, text: str) -> None:
     data, _, _ = prepared(cli, codes)
     checkpoint = codes.with_name(f"{codes.name}.docs.checkpoint")
     checkpoint.write_text(text)
@@ -180,28 +180,28 @@ def test_restart_and_changed_files(cli: Cli, codes: Path) -> None:
     assert resumed_at(cli, codes, data, checkpoint)[0] == 0
 
 
-def test_an_index_that_was_made_anew_is_noticed(cli: Cli, codes: Path) -> None:
+def test_an_index_that_was_recreated_is_detected(cli: Cli, codes: Path) -> None:
     data, checkpoint, _ = prepared(cli, codes)
     cli("drop", "docs", "--yes", "--data", data).ok()
     cli("create", "docs", "--bits", "64", "--data", data).ok()
     words = ("import", "docs", codes, "--data", data, "--checkpoint", checkpoint)
-    cli(*words).refused(1, "says that 100 rows are in index docs, but item", "is not", "--restart")
+    cli(*words).refused(1, str(checkpoint), "100 rows", "index docs", "--restart")
     assert cli(*words, "--restart").ok()
     assert len(stored(data)) == 20_000
 
 
-def test_without_a_place_for_a_checkpoint(cli: Cli, codes: Path) -> None:
+def test_imports_without_a_checkpoint_if_it_cannot_be_written(cli: Cli, codes: Path) -> None:
     data, _, _ = prepared(cli, codes)
     done = cli(
         "import", "docs", codes, "--batch", "1000", "--data", data, "--checkpoint", codes.parent / "no" / "where"
     )
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.startswith("whamming: no checkpoint can be kept:")
+    assert "checkpoint cannot be written" in line
     assert len(stored(data)) == 20_000
 
 
-def test_a_lazy_index_is_on_disk_in_the_end(cli: Cli, codes: Path) -> None:
+def test_an_import_with_async_durability_ends_on_disk(cli: Cli, codes: Path) -> None:
     data = codes.parent / "data"
     cli("create", "docs", "--bits", "64", "--durability", "async", "--data", data).ok()
     (done,) = cli.json("import", "docs", codes, "--batch", "500", "--data", data)
@@ -217,20 +217,20 @@ def test_progress_on_a_terminal(cli: Cli, codes: Path, target: Target, name: str
     assert "20,000 rows imported" in seen
 
 
-def test_refusals(cli: Cli, codes: Path, tmp_path: Path) -> None:
+def test_refused_imports(cli: Cli, codes: Path, tmp_path: Path) -> None:
     where = ("--data", str(tmp_path / "data"))
-    cli("import", "docs", codes, *where).refused(1, "there is no database at", "whamming create NAME --bits N --data")
+    cli("import", "docs", codes, *where).refused(1, "no database at", "whamming create NAME --bits N --data")
     cli("create", "docs", "--bits", "24", *where).ok()
-    cli("import", "docs", tmp_path / "none.npy", *where).refused(1, "none.npy cannot be used", "No such file")
-    cli("import", "docs", codes, *where).refused(1, "shape [20000, 8]; 24 bits need [n, 3] packed bytes")
-    cli("import", "none", codes, *where).refused(1, "there is no index none; there are: docs")
-    cli("import", "docs", codes, "--batch", "0", *where).refused(2, "--batch 0; it must be 1 to 1000000")
-    cli("import", "docs", codes, "--first-id", "x", *where).refused(2, "--first-id x; it must be a whole number")
-    cli("import", "docs", codes.rename(tmp_path / "codes.txt"), *where).refused(1, "suffix '.txt'; import from .npz")
+    cli("import", "docs", tmp_path / "none.npy", *where).refused(1, "none.npy", "No such file")
+    cli("import", "docs", codes, *where).refused(1, "[20000, 8]", "[n, 3]")
+    cli("import", "none", codes, *where).refused(1, "no index none", "docs")
+    cli("import", "docs", codes, "--batch", "0", *where).refused(2, "--batch", "0", "1 to 1000000")
+    cli("import", "docs", codes, "--first-id", "x", *where).refused(2, "--first-id", "x", "whole number")
+    cli("import", "docs", codes.rename(tmp_path / "codes.txt"), *where).refused(1, "codes.txt", ".npz")
     file = write(tmp_path / "cut", "fvecs")
     file.write_bytes(file.read_bytes()[:-1])
-    cli("import", "docs", file, *where).refused(1, "is not a file of codes", "it was cut short")
+    cli("import", "docs", file, *where).refused(1, str(file))
     file = write(tmp_path / "nan", "floats")
     np.save(file, np.full((2, BITS), np.nan))
-    cli("import", "docs", file, *where).refused(1, "row 0 of", "is not a number in column 0")
+    cli("import", "docs", file, *where).refused(1, "row 0", "column 0")
     assert stored(tmp_path / "data") == {}

@@ -1,4 +1,4 @@
-"""``whamming serve``: options from flags, environment and file; how it starts and stops."""
+"""Tests of ``whamming serve``: options from flags, environment and file; starting, stopping, reloading."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from whamming.server import Config
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
 
 
-def test_flags_then_environment_then_file(tmp_path: Path) -> None:
+def test_flags_override_environment_overrides_file(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('max_k = 10\nmax_batch = 20\nmax_streams = 30\nlisten = "127.0.0.1:1"\ngrace_seconds = 2\n')
     variables = environment(WHAMMING_MAX_K="11", WHAMMING_MAX_BATCH="21", WHAMMING_LOG_LEVEL="error")
@@ -62,7 +62,7 @@ def test_every_option_has_a_flag_and_help(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
+def test_stops_on_sigint_and_sigterm(how: signal.Signals, tmp_path: Path) -> None:
     with start(*SERVE, "--data", tmp_path / "data") as process:
         listening(process)
         process.send_signal(how)
@@ -73,22 +73,22 @@ def test_it_stops_when_told(how: signal.Signals, tmp_path: Path) -> None:
     assert done.err
 
 
-def test_a_hang_up_does_not_end_it(tmp_path: Path) -> None:
-    """What the terminal sends when it is closed, and what operators send to have the certificates reloaded."""
+def test_sighup_does_not_stop_it(tmp_path: Path) -> None:
+    """A closing terminal sends SIGHUP, and operators send it to reload the certificates."""
     log = tmp_path / "log"
     with log.open("w") as file, start(*SERVE, "--data", tmp_path / "data", stderr=file) as process, terminated(process):
         address = listening(process)
         assert run("create", "docs", "--bits", "8", "--server", address).code == 0
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "told to reload" in log.read_text())
+        wait_until(lambda: "reload" in log.read_text())
         assert run("list", "--names", "--server", address).out == "docs\n"
         process.send_signal(signal.SIGTERM)
         assert finish(process).code == 0
     assert "Traceback" not in log.read_text()
 
 
-def test_closing_its_terminal_loses_nothing(tmp_path: Path) -> None:
-    """The kernel hangs up on it, and its error stream is gone: it serves on, and stops properly."""
+def test_keeps_running_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    """It gets SIGHUP and its standard error is gone, but it continues to serve and stops properly."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", OWN_TERMINAL, *COMMAND, *SERVE, "--data", str(tmp_path / "data")]
     pipes: dict[str, Any] = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": theirs}
@@ -112,11 +112,11 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Makes the standard input the terminal that a command is hung up by. Not by ``preexec_fn``: code between fork and exec
-breaks gRPC, which may be running in this process."""
+"""Makes standard input the controlling terminal of a command. ``preexec_fn`` would run code between fork and exec,
+which breaks gRPC if it is running in this process."""
 
 
-def test_a_variable_that_is_none_of_ours_is_reported(tmp_path: Path) -> None:
+def test_an_unknown_environment_variable_is_reported(tmp_path: Path) -> None:
     variables = environment(WHAMMING_MAX_KK="5", WHAMMING_CASES="5", WHAMMING_MAX_BATCH="21")
     done = run("serve", "--show-config", env=variables)
     (line,) = done.err.splitlines()
@@ -132,64 +132,65 @@ def test_a_variable_that_is_none_of_ours_is_reported(tmp_path: Path) -> None:
     assert "WHAMMING_MAX_KK" in line
 
 
-def test_an_environment_names_the_server(cli: Cli, cli_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_server(cli: Cli, cli_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("list", "--json", env=environment(WHAMMING_SERVER=cli_server)).ok()
     monkeypatch.setenv("WHAMMING_SERVER", "here")
-    cli("list").refused(2, "WHAMMING_SERVER=here; it must be HOST:PORT")
+    cli("list").refused(2, "WHAMMING_SERVER", "here", "HOST:PORT")
 
 
-def test_a_server_that_is_not_there(cli: Cli) -> None:
+def test_a_server_that_cannot_be_reached(cli: Cli) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        run("list", "--server", address, "--timeout", "0.2").refused(3, f"no server answers at {address}", "0.2 s")
-    cli("list", "--server", "nowhere").refused(2, "--server nowhere; it must be HOST:PORT")
+        run("list", "--server", address, "--timeout", "0.2").refused(3, address, "0.2 s")
+    cli("list", "--server", "nowhere").refused(2, "--server", "nowhere", "HOST:PORT")
     cli("list", "--server", "x:70000").refused(2, "HOST:PORT")
-    cli("list", "--server", "x:1", "--data", "y").refused(2, "not allowed with")
+    cli("list", "--server", "x:1", "--data", "y").refused(2, "--server", "--data")
 
 
-def test_who_waits_is_told_what_for() -> None:
+def test_a_note_says_what_a_command_waits_for() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("list", "--server", address, "--timeout", "1.5")
     assert done.code == 3
     first, last = done.err.splitlines()
-    assert first == f"whamming: waiting for a server at {address}, up to 1.5 s"
-    assert f"no server answers at {address}" in last
+    for text in ("waiting", address, "1.5 s"):
+        assert text in first
+    assert address in last
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_why_an_address_cannot_be_listened_on(workers: str, tmp_path: Path) -> None:
-    """Also one that somebody else is ready to share."""
+def test_addresses_that_cannot_be_used(workers: str, tmp_path: Path) -> None:
+    """The port is refused even if its owner would share it (SO_REUSEPORT)."""
     words = ("serve", "--data", tmp_path / "data", "--workers", workers, "--listen")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        run(*words, f"127.0.0.1:{port}").refused(1, f"127.0.0.1:{port} is in use by another process", "--listen")
-        run(*words, f"localhost:{port}").refused(1, f"localhost:{port} is in use by another process")
-        run(*words, f"0.0.0.0:{port}").refused(1, f"0.0.0.0:{port} is in use by another process")
-    run(*words, "192.0.2.1:7777").refused(1, "192.0.2.1:7777 is not an address of this machine")
-    run(*words, "no.such.host.invalid:7777").refused(1, "the host no.such.host.invalid is not known")
+        run(*words, f"127.0.0.1:{port}").refused(1, f"127.0.0.1:{port} is in use", "--listen")
+        run(*words, f"localhost:{port}").refused(1, f"localhost:{port} is in use")
+        run(*words, f"0.0.0.0:{port}").refused(1, f"0.0.0.0:{port} is in use")
+    run(*words, "192.0.2.1:7777").refused(1, "192.0.2.1:7777", "address of this machine")
+    run(*words, "no.such.host.invalid:7777").refused(1, "no.such.host.invalid")
     assert not (tmp_path / "data").exists()
 
 
-def test_what_cannot_be_served(cli: Cli, cli_server: str, tmp_path: Path) -> None:
+def test_refused_server_options(cli: Cli, cli_server: str, tmp_path: Path) -> None:
     run("serve", "--listen", cli_server, "--data", tmp_path / "data", "--log-level", "error").refused(
-        1, f"{cli_server} is in use by another process", "--listen"
+        1, f"{cli_server} is in use", "--listen"
     )
     with start(*SERVE, "--data", tmp_path / "taken", "--log-level", "error") as process:
         listening(process)
         run(*SERVE, "--data", tmp_path / "taken", "--log-level", "error").refused(
-            1, "another process has", "taken", "--data"
+            1, "another process", "taken", "--data"
         )
         process.send_signal(signal.SIGTERM)
         assert finish(process).ok()
-    cli("serve", "--listen", "7777").refused(1, "--listen 7777; it must be HOST:PORT")
-    cli("serve", "--max-k", "0").refused(1, "--max-k 0; it must be 1 to")
-    cli("serve", "--max-k", "many").refused(2, "--max-k many; it must be a whole number")
-    cli("serve", "--config", tmp_path / "none.toml").refused(1, "none.toml cannot be read")
+    cli("serve", "--listen", "7777").refused(1, "--listen", "7777", "HOST:PORT")
+    cli("serve", "--max-k", "0").refused(1, "--max-k", "0", "1 to")
+    cli("serve", "--max-k", "many").refused(2, "--max-k", "many", "whole number")
+    cli("serve", "--config", tmp_path / "none.toml").refused(1, "none.toml")
     (tmp_path / "bad.toml").write_text("max_q = 1")
-    cli("serve", "--config", tmp_path / "bad.toml").refused(1, "unknown options: max_q; did you mean max_k?")
+    cli("serve", "--config", tmp_path / "bad.toml").refused(1, "max_q", "did you mean max_k?")

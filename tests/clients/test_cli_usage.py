@@ -1,4 +1,4 @@
-"""The command as such: help that teaches, exit codes, completion, output that cannot be written."""
+"""Tests of the command line as a whole: help, exit codes, suggestions, completion, output errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commands() -> dict[str, Parser]:
     return dict(group.choices)
 
 
-def test_every_command_teaches(cli: Cli) -> None:
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
     assert list(commands()) == COMMANDS
     for name, parser in commands().items():
         parser.complete()
@@ -42,32 +42,32 @@ def test_every_command_teaches(cli: Cli) -> None:
     assert "WHAMMING_SERVER" in top
 
 
-def test_versions_and_nothing_at_all(cli: Cli) -> None:
+def test_version_and_missing_or_unknown_commands(cli: Cli) -> None:
     assert cli("--version").ok().out == f"whamming {whamming.__version__}\n"
     done = cli()
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("usage: whamming")
-    cli("dance").refused(2, "there is no command dance", "see: whamming --help")
+    cli("dance").refused(2, "unknown command dance", "see: whamming --help")
     cli("list", "extra").refused(2, "extra", "see: whamming list --help")
 
 
-def test_a_misspelt_word_is_told_what_was_meant(cli: Cli, directory: Path) -> None:
-    cli("serch").refused(2, "there is no command serch", "did you mean search?", "see: whamming --help")
-    cli("list", "--jso").refused(2, "there is no option --jso", "did you mean --json?", "see: whamming list --help")
+def test_suggests_corrections_for_misspelt_words(cli: Cli, directory: Path) -> None:
+    cli("serch").refused(2, "unknown command serch", "did you mean search?", "see: whamming --help")
+    cli("list", "--jso").refused(2, "unknown option --jso", "did you mean --json?", "see: whamming list --help")
     cli("search", "docs", "--lik", "3").refused(2, "--lik", "did you mean --like?")
     cli("search", "docs", "--lik=3").refused(2, "--lik", "did you mean --like?")
     cli("serve", "--max-kk", "3").refused(2, "--max-kk", "did you mean --max-k?")
-    cli("search", "docs", "--like", "3", "--plan", "sweeps").refused(2, "--plan sweeps", "did you mean sweep?")
-    cli("list", "--zzz").refused(2, "there is no option --zzz; see")
+    cli("search", "docs", "--like", "3", "--plan", "sweeps").refused(2, "--plan", "sweeps", "did you mean sweep?")
+    cli("list", "--zzz").refused(2, "unknown option --zzz; see")
     where = ("--data", directory)
     for words in (("stats",), ("search", "--like", "1"), ("drop", "--yes"), ("get", "--json")):
         command, *flags = words
         ids = ["1"] if command == "get" else []
-        cli(command, "dosc", *ids, *flags, *where).refused(1, "there is no index dosc", "did you mean docs?")
-    cli("stats", "zzz", *where).refused(1, "there is no index zzz; there are: docs")
+        cli(command, "dosc", *ids, *flags, *where).refused(1, "no index dosc", "did you mean docs?")
+    cli("stats", "zzz", *where).refused(1, "no index zzz", "docs")
     cli("create", "none", "--bits", "8", "--data", directory / "other").ok()
     cli("drop", "none", "--yes", "--data", directory / "other").ok()
-    cli("stats", "none", "--data", directory / "other").refused(1, "there are none yet", "whamming create")
+    cli("stats", "none", "--data", directory / "other").refused(1, "no index none", "whamming create")
 
 
 def test_the_installed_command() -> None:
@@ -77,7 +77,7 @@ def test_the_installed_command() -> None:
     assert done.stdout == f"whamming {whamming.__version__}\n"
 
 
-def test_grpc_is_loaded_only_where_a_server_is_talked_to(directory: Path) -> None:
+def test_grpc_is_imported_only_to_talk_to_a_server(directory: Path) -> None:
     program = (
         "import sys, whamming; from whamming.cli import main; "
         "code = main(['list', '--data', sys.argv[1]]); assert 'grpc' not in sys.modules; "
@@ -94,18 +94,18 @@ def test_output_that_cannot_be_written(directory: Path) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert (process.stderr.read(), process.wait()) == ("", 0)
-    # the shell closes its output: code between fork and exec breaks gRPC, which may be running in this process
+    # The shell closes the output: code between fork and exec would break gRPC if it is running in this process.
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "list", "--data", str(directory)]
     done = subprocess.run(closed, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_nobody_foresaw_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unexpected_error_is_reported_on_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh\ndear")
 
     monkeypatch.setattr("whamming.open", broken)
-    cli("list", "--data", tmp_path).refused(1, "ZeroDivisionError: oh dear; this is a bug", "WHAMMING_DEBUG=1")
+    cli("list", "--data", tmp_path).refused(1, "ZeroDivisionError: oh dear", "this is a bug", "WHAMMING_DEBUG=1")
     monkeypatch.setenv("WHAMMING_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         cli("list", "--data", tmp_path)
@@ -131,7 +131,7 @@ def test_completion_in_bash(cli: Cli, tmp_path: Path) -> None:
 
 
 def complete_in_bash(cli: Cli, line: str, **variables: str) -> list[str]:
-    """What a press of Tab at the end of a line offers."""
+    """Return the completions that bash offers at the end of a line."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = cli("completion", "bash").ok().out + COMPLETE + f"whamming_try {line}\n"
     variables = environment(PATH=path, **variables)
@@ -148,7 +148,7 @@ def test_completion_of_index_names_in_a_directory(cli: Cli, directory: Path) -> 
     assert complete_in_bash(cli, f"whamming drop --data {directory} ''") == ["cats", "docs", "dogs"]
     home = {"HOME": str(directory.parent)}
     assert complete_in_bash(cli, "whamming stats --data '~/data' do", **home) == ["docs", "dogs"]
-    assert complete_in_bash(cli, f"whamming create --data {directory} do") == [], "its name is to be new"
+    assert complete_in_bash(cli, f"whamming create --data {directory} do") == [], "create takes a new name"
     assert complete_in_bash(cli, f"whamming stats --data {directory / 'none'} do") == []
 
 
@@ -162,7 +162,7 @@ def test_completion_of_index_names_on_a_server(cli: Cli, cli_server: str, name: 
 
 def test_completion_of_index_names_in_zsh(cli: Cli, directory: Path) -> None:
     if shutil.which("zsh") is None:
-        pytest.skip("there is no zsh here")
+        pytest.skip("zsh is not installed")
     stubs = 'compadd() { print -r -- ${(P)2} }; words=(whamming stats --data "$1" do)'
     script = f"{cli('completion', 'zsh').ok().out.partition('_shtab_whamming_commands')[0]}\n{stubs}\n_whamming_indexes"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -171,14 +171,14 @@ def test_completion_of_index_names_in_zsh(cli: Cli, directory: Path) -> None:
     assert done.stdout.split() == ["docs"]
 
 
-def test_names_alone(cli: Cli, directory: Path) -> None:
+def test_list_names(cli: Cli, directory: Path) -> None:
     cli("create", "cats", "--bits", "8", "--data", directory).ok()
     assert cli("list", "--names", "--data", directory).ok().out == "cats\ndocs\n"
     assert cli.json("list", "--names", "--data", directory) == [{"name": "cats"}, {"name": "docs"}]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_scripts(cli: Cli, shell: str, tmp_path: Path) -> None:
+def test_completion_scripts_have_valid_syntax(cli: Cli, shell: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(cli("completion", shell).ok().out)
     assert all(name in script.read_text() for name in COMMANDS)

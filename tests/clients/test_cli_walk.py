@@ -1,4 +1,4 @@
-"""Every command in a process of its own, one after the other, as a person would; each says in JSON what it did."""
+"""Runs every command once, each in its own process, and checks its JSON output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ BITS = 13
 
 
 def write_items(path: Path, count: int = 500) -> None:
-    """Write a file of items, with payloads."""
     texts = [f"text {i}".encode() for i in range(count)]
     np.savez(
         path,
@@ -25,7 +24,7 @@ def write_items(path: Path, count: int = 500) -> None:
     )
 
 
-def test_a_walk_through_all_commands(target: Target, name: str, tmp_path: Path) -> None:
+def test_every_command_once(target: Target, name: str, tmp_path: Path) -> None:
     file = tmp_path / "items.npz"
     write_items(file)
 

@@ -1,4 +1,4 @@
-"""Connecting to a server: addresses, asyncio's ways in, and two event loops in one process."""
+"""Tests of connecting to a server: addresses, asyncio, two event loops in one process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("address", MALFORMED)
-def test_a_malformed_address_is_refused_at_once(address: Any) -> None:
+def test_malformed_addresses_are_refused_at_once(address: Any) -> None:
     for connect in (whamming.connect, whamming.aio.connect):
         with pytest.raises(InvalidArgumentError, match="HOST:PORT") as caught:
             connect(address, timeout=10 * PATIENCE)
@@ -75,16 +75,16 @@ def test_a_malformed_address_is_refused_at_once(address: Any) -> None:
         ("[fe80::1%eth0]:7777", ("fe80::1%eth0", 7777)),
     ],
 )
-def test_addresses(address: str, parts: tuple[str, int]) -> None:
+def test_addresses_are_split(address: str, parts: tuple[str, int]) -> None:
     assert split_address(address) == parts
 
 
-def test_nobody_is_at_an_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # and never answers
+def test_no_server_at_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # accepts connections but never answers
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UnavailableError, match=f"no server answers at {address} within 0.2 s; start one"):
+        with pytest.raises(UnavailableError, match=rf"{address} .*0\.2 s.*whamming serve"):
             whamming.connect(address, timeout=0.2)
-    with pytest.raises(UnavailableError, match=f"no server answers at {address} within 0.2 s"):
+    with pytest.raises(UnavailableError, match=rf"{address} .*0\.2 s"):
         whamming.connect(address, timeout=0.2)
 
 
@@ -118,7 +118,7 @@ def test_await_connect(server: ServerProcess) -> None:
     asyncio.run(use())
 
 
-def test_connecting_says_what_to_do_with_it(server: ServerProcess) -> None:
+def test_repr_of_connect_says_to_await_it(server: ServerProcess) -> None:
     assert "await" in repr(whamming.aio.connect(server.address))
 
 
@@ -162,13 +162,13 @@ def test_blocking_and_asyncio_clients_in_one_process_print_nothing(server: Serve
 
 
 @pytest.mark.parametrize("error", [BlockingIOError(), ZeroDivisionError()])
-def test_only_a_poller_that_was_read_already_is_passed_over(error: Exception) -> None:
-    """What gRPC's older versions raise when another loop was faster; anything else is still told."""
-    told: list[Any] = []
+def test_only_blocking_errors_of_the_shared_poller_are_ignored(error: Exception) -> None:
+    """Older versions of gRPC raise BlockingIOError if another loop was faster. Other errors are still reported."""
+    reported: list[Any] = []
 
     async def watch() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
         here, there = socket.socketpair()
         called = asyncio.Event()
 
@@ -186,11 +186,11 @@ def test_only_a_poller_that_was_read_already_is_passed_over(error: Exception) ->
             await asyncio.wait_for(called.wait(), PATIENCE)
 
     asyncio.run(watch())
-    assert told == ([] if isinstance(error, BlockingIOError) else [error])
+    assert reported == ([] if isinstance(error, BlockingIOError) else [error])
 
 
-def test_what_the_server_must_tell_is_the_same_error(server: ServerProcess) -> None:
-    """The client packs and the server validates: what a value means is for the server to refuse."""
+def test_values_that_the_server_refuses(server: ServerProcess) -> None:
+    """The client only packs; the server validates values, and the client raises the same error as a local database."""
     with whamming.connect(server.address) as database:
         index = database.create_index("meaning", 8)
         index.upsert([1], np.zeros((1, 1), dtype=np.uint8))

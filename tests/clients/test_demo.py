@@ -1,4 +1,4 @@
-"""The demonstration runs by itself: a real server, real texts, hits in order, and nothing left behind."""
+"""Runs the demo with its real server and texts."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_shows_examples_by_default(tmp_path: Path) -> None:
     assert len(HIT.findall(demo(tmp_path / "data", "-k", "3"))) == 6
 
 
-def test_says_what_it_does() -> None:
+def test_has_help() -> None:
     command = [sys.executable, "-m", "whamming.demo", "--help"]
     assert "sentence" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("k", ["0", "x"])
-def test_refuses_a_strange_k(tmp_path: Path, k: str) -> None:
+def test_refuses_an_invalid_k(tmp_path: Path, k: str) -> None:
     command = [sys.executable, "-m", "whamming.demo", "--data", str(tmp_path / "data"), "-k", k, "stars"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

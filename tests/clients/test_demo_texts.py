@@ -1,4 +1,4 @@
-"""The demonstration's texts and sentence encoder: they load, they are small, and sentences find what they describe."""
+"""Tests of the demo's texts and sentence encoder: they load, are small, and sentences find what they describe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoder() -> SentenceEncoder:
 
 @pytest.fixture(scope="module")
 def find(glosses: Glosses, encoder: SentenceEncoder) -> Iterator[Find]:
-    """Returns the ten texts nearest to a sentence."""
+    """A function that returns the ten texts nearest to a sentence."""
     with whamming.open(":memory:") as db:
         index = db.create_index("glosses", bits=BITS)
         index.upsert(glosses.ids, glosses.codes)
@@ -39,7 +39,7 @@ def find(glosses: Glosses, encoder: SentenceEncoder) -> Iterator[Find]:
         yield nearest
 
 
-def test_the_files_are_small_and_come_with_their_licence() -> None:
+def test_the_files_are_small_and_have_a_licence() -> None:
     folder = files("whamming.demo")
     sizes = [len(folder.joinpath(name).read_bytes()) for name in ("glosses.npz", "words.npz")]
     assert max(sizes) < 2 << 20
@@ -59,15 +59,15 @@ def test_texts_are_a_name_and_an_explanation_that_fit_a_terminal(glosses: Glosse
     assert len(set(glosses.texts)) == len(glosses.texts)
 
 
-def test_codes_are_balanced_and_apart(glosses: Glosses) -> None:
+def test_codes_are_balanced_and_distinct(glosses: Glosses) -> None:
     ones = np.unpackbits(glosses.codes, axis=1, bitorder="little").mean(axis=0)
-    telling = np.delete(ones, CONSTANT)
-    assert telling.min() > 0.4
-    assert telling.max() < 0.6
+    varying = np.delete(ones, CONSTANT)
+    assert varying.min() > 0.4
+    assert varying.max() < 0.6
     assert len(np.unique(glosses.codes, axis=0)) == len(glosses.codes)
 
 
-def test_bits_that_are_constant_cost_nothing(glosses: Glosses, encoder: SentenceEncoder) -> None:
+def test_constant_bits_cost_nothing(glosses: Glosses, encoder: SentenceEncoder) -> None:
     ones = np.unpackbits(glosses.codes, axis=1, bitorder="little").mean(axis=0)
     assert np.flatnonzero(ones == 0).tolist() == list(CONSTANT)
     largest = np.max([np.abs(encoder.encode(text)) for text in glosses.texts[::100]], axis=0)
@@ -94,7 +94,7 @@ def test_most_texts_are_found_by_their_explanation(find: Find, glosses: Glosses)
     assert sum(text in find(text.split(": ", 1)[1]) for text in some) >= 0.95 * len(some)
 
 
-def test_a_vector_has_length_one_and_is_the_same_every_time(encoder: SentenceEncoder) -> None:
+def test_a_vector_has_length_one_and_is_reproducible(encoder: SentenceEncoder) -> None:
     vector = encoder.encode("a bird that cannot fly")
     assert (vector.shape, str(vector.dtype)) == ((BITS,), "float32")
     assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
@@ -107,7 +107,7 @@ def test_case_accents_punctuation_and_order_do_not_matter(encoder: SentenceEncod
     assert not np.allclose(encoder.encode("a cafe by the river"), plain, atol=0.1)
 
 
-def test_unknown_words_are_read_by_their_pieces(encoder: SentenceEncoder) -> None:
+def test_unknown_words_are_split_into_pieces(encoder: SentenceEncoder) -> None:
     for word in ("qzxqzxqzx", "photomegaastronomical", "x" * 10_000):
         assert np.linalg.norm(encoder.encode(word)) == pytest.approx(1, abs=1e-5)
     made_up = encoder.encode("astronomerology")

@@ -1,4 +1,4 @@
-"""Processes that exit with connections open: they end, and print nothing."""
+"""A process that exits with open connections ends cleanly and prints nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def run(server: ServerProcess, *parts: str) -> str:
-    """Run a program to its end; returns what it prints."""
+    """Run a program, and return what it prints."""
     program = "".join(textwrap.dedent(part) for part in parts)
     command = [sys.executable, "-c", program, server.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -55,12 +55,12 @@ def run(server: ServerProcess, *parts: str) -> str:
         "scan, search = index.scan(), index.search(code); next(scan), next(search); index.close()",
     ],
 )
-def test_what_is_left_half_read(server: ServerProcess, left: str) -> None:
+def test_exit_with_unfinished_scans_and_searches(server: ServerProcess, left: str) -> None:
     assert run(server, BEGIN, CONNECT, left, "\nprint('done')") == "done\n"
 
 
 def test_closing_after_the_loop_has_ended(server: ServerProcess) -> None:
-    """Handlers run in reverse order: one that was registered first runs when the client's has ended the loop."""
+    """atexit handlers run in reverse order, so one registered before the client's runs after the loop has ended."""
     early = """
         def close():
             search.close()

@@ -1,4 +1,4 @@
-"""Mistakes that cost data, time or a traceback before: each is refused at once."""
+"""Regression tests: mistakes that once cost data or time, or showed a traceback, are refused at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("path", ["127.0.0.1:7777", "localhost:1", "[::1]:7777", ":memry:", "::"])
-def test_an_address_is_not_taken_for_a_directory(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_refuses_the_address_of_a_server(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match=r"\./"):
         whamming.open(path)
@@ -38,7 +38,7 @@ def test_an_address_is_not_taken_for_a_directory(path: str, tmp_path: Path, monk
     with whamming.open(f"./{path}") as database:
         database.create_index("docs", 8)
     with whamming.open(path) as database:
-        assert database.list_indexes() == ["docs"], "one that exists is opened"
+        assert database.list_indexes() == ["docs"], "an existing directory is opened"
 
 
 # -- connecting -------------------------------------------------------------------------------------------------------
@@ -47,20 +47,20 @@ def test_an_address_is_not_taken_for_a_directory(path: str, tmp_path: Path, monk
 @pytest.mark.parametrize("name", ["timeout", "retry_seconds"])
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "5", None])
 @pytest.mark.parametrize("connect", [whamming.connect, whamming.aio.connect])
-def test_times_are_checked(connect: Any, seconds: Any, name: str) -> None:
+def test_timeouts_must_be_seconds(connect: Any, seconds: Any, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{name} = .*seconds"):
         connect("127.0.0.1:1", **{name: seconds})
 
 
 @pytest.mark.parametrize("tls", ["ca.pem", None, 1])
 @pytest.mark.parametrize("connect", [whamming.connect, whamming.aio.connect])
-def test_a_file_is_not_taken_for_tls(connect: Any, tls: Any) -> None:
+def test_tls_must_be_a_flag_or_tls_settings(connect: Any, tls: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="Tls"):
         connect("127.0.0.1:1", tls=tls)
 
 
-def test_a_forked_process_is_told_that_it_cannot_use_the_connection(server: ServerProcess) -> None:
-    """It would wait forever: the threads that its calls need were not forked."""
+def test_a_forked_process_cannot_use_the_connection(server: ServerProcess) -> None:
+    """Without the error, its calls would wait forever: fork does not copy the threads that they need."""
     script = """
 import multiprocessing, sys
 import numpy as np
@@ -87,8 +87,8 @@ with whamming.connect(sys.argv[1]) as database:
     assert done.stdout.splitlines() == ["ClosedError True ClosedError True", "200 0"], done.stderr
 
 
-def test_event_loops_that_are_closed_leave_no_traceback(server: ServerProcess) -> None:
-    """A blocking client reads the events of all loops, also of those that were closed with a search under way."""
+def test_closed_event_loops_leave_no_traceback(server: ServerProcess) -> None:
+    """A blocking client reads the events of all loops, including loops that were closed during a search."""
     script = """
 import asyncio, sys
 import numpy as np
@@ -137,7 +137,7 @@ def test_a_checkpoint_does_not_replace_another_file(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_export_does_not_replace_a_file_unless_told_to(
+def test_export_replaces_a_file_only_with_overwrite(
     server: ServerProcess, codes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = codes.read_bytes()
@@ -150,7 +150,7 @@ def test_an_export_does_not_replace_a_file_unless_told_to(
     assert codes.read_bytes() != before
 
 
-def test_an_encoder_does_not_replace_a_file_unless_told_to(
+def test_encoder_replaces_a_file_only_with_overwrite(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with whamming.connect(server.address) as database:
@@ -162,7 +162,7 @@ def test_an_encoder_does_not_replace_a_file_unless_told_to(
     assert run(server, "encoder", "vectors", file, "--overwrite") == 0
 
 
-def test_a_misspelt_variable_is_reported_by_every_command(
+def test_commands_report_a_misspelt_environment_variable(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WHAMMING_SERVR", "somewhere:1")

@@ -1,4 +1,4 @@
-"""The names of the package: those that are public, and nothing that they are made with."""
+"""The package exposes its public names and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import whamming
 
 
-def test_dir_lists_the_public_names_only() -> None:
+def test_dir_lists_only_public_names() -> None:
     names = dir(whamming)
     assert names == sorted(whamming.__all__)
     assert len(set(names)) == len(names)
@@ -22,7 +22,7 @@ def test_other_names_do_not_exist() -> None:
     assert not hasattr(whamming, "blocking_connect")
 
 
-def test_names_are_known_before_grpc_is_loaded() -> None:
+def test_names_are_listed_before_grpc_is_imported() -> None:
     script = (
         "import sys, whamming; names = dir(whamming); assert 'connect' in names and 'aio' in names; "
         "assert 'grpc' not in sys.modules; whamming.connect; assert 'grpc' in sys.modules; "

@@ -1,4 +1,4 @@
-"""For how long calls are made again while the server is away."""
+"""Tests of how long calls are retried while the server is unreachable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whamming.wire.service_errors import UnavailableError
 
 
 class Clock:
-    """Time that passes when somebody sleeps, or when it is told to."""
+    """A fake clock. Time passes during ``asyncio.sleep``, or when a test sets ``now``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -37,8 +37,8 @@ def attempts_until_raised(attempts: Attempts) -> int:
     return count
 
 
-def test_time_is_counted_from_the_first_failure(clock: Clock) -> None:
-    """A search may have been idle for hours when its connection breaks."""
+def test_the_time_limit_starts_at_the_first_failure(clock: Clock) -> None:
+    """A search may be idle for hours before its connection breaks."""
     attempts = Attempts(10.0)
     clock.now += 3600
     start = clock.now
@@ -51,11 +51,11 @@ def test_time_is_counted_from_the_first_failure(clock: Clock) -> None:
     assert 8 < clock.now - start <= 10
 
 
-def test_no_time_means_no_second_attempt(clock: Clock) -> None:
+def test_zero_seconds_means_no_retries(clock: Clock) -> None:
     assert attempts_until_raised(Attempts(0.0)) == 0
 
 
-def test_pauses_grow(clock: Clock) -> None:
+def test_pauses_double_up_to_a_second(clock: Clock) -> None:
     attempts = Attempts(100.0)
     pauses = []
     for _ in range(8):

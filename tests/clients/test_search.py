@@ -1,4 +1,4 @@
-"""Searches on a server that refuses, expires or breaks off: what is sent again, how often, and with how much credit."""
+"""Tests of how a search resumes when the server refuses it, its snapshot expires or the call breaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = np.zeros(2, dtype=np.uint8)
 
 
 async def every_id(connection: Connection, *, payloads: bool = False) -> list[int]:
-    """Search for all hits."""
+    """Return the ids of all hits."""
     options = options_message(None, None, "auto", payloads=payloads)
     request = query_request("docs", Queries(CODE, None, None, None, None), options, None)
     found, _ = await asyncio.wait_for(Search(connection, request, None).all(), PATIENCE)
@@ -28,7 +28,7 @@ async def every_id(connection: Connection, *, payloads: bool = False) -> list[in
 
 
 def search_all(answer: Answer, retry_seconds: float) -> tuple[list[int], Scripted]:
-    """Return the ids of all hits, and the server that was asked."""
+    """Return the ids of all hits, and the server with the messages that it received."""
     script = Scripted(answer)
 
     async def search() -> list[int]:
@@ -44,7 +44,7 @@ def overload(query_id: int) -> search_pb2.SearchResponse:
 
 
 class Turns:
-    """Answers the first query in one way, the next in another, and so on."""
+    """Gives one answer per query, in order."""
 
     def __init__(self, *answers: Responses) -> None:
         self._answers = iter(answers)
@@ -70,25 +70,25 @@ def test_a_refused_query_is_sent_again() -> None:
     assert [list(query.after_distances) for query in script.queries] == [[], [], [1.0]]
 
 
-def test_a_query_that_is_refused_for_too_long() -> None:
+def test_a_query_fails_if_it_is_refused_for_too_long() -> None:
     with pytest.raises(OverloadedError, match="at most 8"):
         search_all(lambda request: [overload(request.queries.query_ids[0])], 0.2)
 
 
-def test_snapshots_that_expire_without_a_hit() -> None:
+def test_a_search_fails_if_snapshots_expire_without_a_hit() -> None:
     with pytest.raises(UnavailableError, match="snapshot"):
         search_all(lambda request: [ended(request.queries.query_ids[0], END_REASON_SNAPSHOT_EXPIRED)], 0.2)
 
 
-def test_a_snapshot_that_expires_after_a_hit_is_no_failure() -> None:
-    """With no time for retries, either."""
+def test_a_search_continues_if_snapshots_expire_after_a_hit() -> None:
+    """It continues even with ``retry_seconds=0``."""
     expiring = [[ended(0, END_REASON_SNAPSHOT_EXPIRED, [(id_, float(id_))])] for id_ in range(5)]
     ids, _ = search_all(Turns(*expiring, [ended(0, END_REASON_EXHAUSTED)]), 0)
     assert ids == [0, 1, 2, 3, 4]
 
 
-def test_a_query_that_is_sent_again_begins_with_its_own_credit() -> None:
-    """What was consumed of the broken one earns the new one nothing."""
+def test_a_resumed_query_starts_with_full_credit() -> None:
+    """Hits consumed before the break do not grant credit to the new query."""
     few = CREDIT_WITH_PAYLOADS // 2 - 1
     broken = [chunk(0, [(id_, 0.0) for id_ in range(few)]), None]
     resumed = [chunk(0, [(few, 1.0)]), ended(0, END_REASON_EXHAUSTED, [(few + 1, 2.0)])]
@@ -97,7 +97,9 @@ def test_a_query_that_is_sent_again_begins_with_its_own_credit() -> None:
     async def search() -> None:
         async with serving(script, PATIENCE) as connection:
             assert await every_id(connection, payloads=True) == list(range(few + 2))
-            assert await every_id(connection) == []  # its query is received after all that the first search has sent
+            assert (
+                await every_id(connection) == []
+            )  # the server receives this query after all messages of the first search
 
     asyncio.run(search())
     assert [request.WhichOneof("request") for request in script.received] == ["queries"] * 3

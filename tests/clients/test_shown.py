@@ -1,4 +1,4 @@
-"""What objects look like at a prompt and in a notebook: a line that says what they are, and tables that are escaped."""
+"""Tests of ``repr`` and of the HTML tables that notebooks show."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CODES = np.arange(180, dtype=np.uint8).reshape(90, 2)
 
 
 class Cells(HTMLParser):
-    """The cells of a table, row by row."""
+    """Parses the cells of an HTML table, row by row."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
         self.open: list[str] = []
         self.feed(text)
-        assert self.open == [], "all tags are closed"
+        assert self.open == [], "a tag is not closed"
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.open.append(tag)
@@ -52,9 +52,9 @@ def server() -> Iterator[ServerProcess]:
         server.check_log()
 
 
-@pytest.fixture(params=["here", "there"])
+@pytest.fixture(params=["local", "remote"])
 def database(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "here":
+    if request.param == "local":
         with whamming.open() as database:
             yield database
     else:
@@ -103,7 +103,7 @@ def test_searches_and_hits(index: Any) -> None:
     assert Cells(hit._repr_html_()).rows == [["id", "distance", "payload"], ["0", "0", "b'<b>0</b>'"]]
 
 
-def test_a_long_payload_is_cut() -> None:
+def test_a_long_payload_is_shortened() -> None:
     check_line(Hit(1, 2.5, bytes(65_536)), "id=1", "2.5", "65536 bytes")
     assert repr(Hit(1, 2.5)) == "Hit(id=1, distance=2.5)"
     assert len(Hit(1, 2.5, bytes(65_536))._repr_html_()) < 1000
@@ -115,7 +115,7 @@ def test_answers(index: Any) -> None:
     rows = Cells(answer._repr_html_()).rows
     assert rows[0] == ["query", "hit 1", "hit 2", "hit 3", "hit 4", "hit 5"]
     assert rows[4][:2] == ["3", f"{answer.ids[3, 0]} ({answer.distances[3, 0]:g})"]
-    assert len(rows) == 21, "not all of a large answer"
+    assert len(rows) == 21, "a large answer is shortened"
     single = index.search_batch(CODES[0], k=3)
     check_line(single, "3 hits", "exact")
     assert len(Cells(single._repr_html_()).rows) == 4
@@ -143,7 +143,7 @@ def test_items(index: Any) -> None:
     check_line(rows.payloads, "90", "bytes")
 
 
-def test_what_only_a_database_in_this_process_has(tmp_path: Path) -> None:
+def test_objects_of_local_databases(tmp_path: Path) -> None:
     with whamming.open(tmp_path / "data") as database:
         check_line(database, "Database(", "data")
         index = database.create_index("docs", 13)

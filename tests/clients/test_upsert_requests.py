@@ -1,4 +1,4 @@
-"""Items as messages: cut into pieces, made when they are sent, and made again as they were."""
+"""Tests of splitting upserts into messages, which are packed when they are sent and can be sent again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whamming.v1 import item_pb2
 from whamming.wire.columns import payload_list_of
 
 N, WIDTH = 70_000, 128
-"""Codes of 4,096 bits and payloads of up to 300 bytes: some 20 MB."""
+"""Codes of 1,024 bits and payloads of up to 300 bytes: about 20 MB."""
 IDS = np.arange(N, dtype=np.uint64) * 3
 
 
@@ -43,7 +43,7 @@ def test_messages_have_all_items_in_order(codes: Codes, packed: bool) -> None:
     assert [payload for some in sent for payload in some] == PAYLOADS
 
 
-def test_what_is_not_acknowledged_is_made_again(codes: Codes) -> None:
+def test_unacknowledged_messages_can_be_sent_again(codes: Codes) -> None:
     requests = UpsertRequests("docs", IDS, codes, PAYLOADS, None, None)
     first = list(requests.unacknowledged())
     requests.acknowledged = 2
@@ -52,8 +52,8 @@ def test_what_is_not_acknowledged_is_made_again(codes: Codes) -> None:
     assert list(requests.unacknowledged()) == []
 
 
-def test_a_message_is_made_when_it_is_sent(codes: Codes) -> None:
-    """Shown by a change of the array, which nobody should make: it is seen by what was not sent yet."""
+def test_a_message_is_packed_when_it_is_sent(codes: Codes) -> None:
+    """The test changes the array, which callers must not do: messages that are not sent yet show the change."""
     messages = UpsertRequests("docs", IDS, codes, None, None, None).unacknowledged()
     first = next(messages).items.codes
     codes[:] ^= 255

@@ -1,4 +1,4 @@
-"""Every client has every verb, as it is declared once: the same parameters, defaults and documentation."""
+"""Every client implements ``storage/verbs.py``: the same methods, parameters, defaults and documentation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CLASSES: dict[str, tuple[type, type, type, type]] = {
 }
 IN_ASYNC = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__next__": "__anext__"}
 CONSTRUCTORS = {"at"}
-"""Public class methods that are not verbs."""
+"""Public class methods that are not part of the declaration."""
 
 
 def declared(declaration: type) -> dict[str, Any]:
-    """The methods and properties that a class declares, without those that Protocol adds."""
+    """Return the methods and properties that a class declares, without those that Protocol adds."""
     text = inspect.getsource(declaration)
     return {name: member for name, member in vars(declaration).items() if f"def {name}(" in text}
 
@@ -45,10 +45,10 @@ def each_verb() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "member", "follower"), list(each_verb()))
-def test_verbs_are_followed(name: str, member: Any, follower: type) -> None:
+def test_classes_implement_the_declaration(name: str, member: Any, follower: type) -> None:
     is_async = follower in (aio.Database, aio.Index, aio.Search)
     if is_async and name == "__len__":
-        assert not hasattr(follower, "__len__"), "len() cannot be awaited; that is what count() is for"
+        assert not hasattr(follower, "__len__"), "len() cannot be awaited; asyncio has count() instead"
         return
     own_name = IN_ASYNC.get(name, name) if is_async else name
     (definer,) = [base for base in follower.__mro__ if own_name in vars(base)][:1]
@@ -64,7 +64,7 @@ def test_verbs_are_followed(name: str, member: Any, follower: type) -> None:
 
 
 def documentation(cls: type, name: str) -> str | None:
-    """What ``help()`` and editors show: the text of the first class that has one."""
+    """Return the docstring that ``help()`` and editors show: that of the first class that has one."""
     for base in cls.__mro__:
         member = vars(base).get(name)
         if member is not None and member.__doc__:
@@ -73,23 +73,25 @@ def documentation(cls: type, name: str) -> str | None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_parameter_is_explained(kind: str) -> None:
+def test_every_parameter_is_documented(kind: str) -> None:
     for name, member in declared(CLASSES[kind][0]).items():
         text = inspect.getdoc(member)
         assert text
         for parameter in inspect.signature(function(member)).parameters:
-            assert parameter in ("self", "exc") or parameter in text, f"{name} does not explain {parameter}"
+            assert parameter in ("self", "exc") or parameter in text, (
+                f"the docstring of {name} does not mention {parameter}"
+            )
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_what_a_database_in_this_process_can_do_is_declared(kind: str) -> None:
+def test_every_public_method_of_local_classes_is_declared(kind: str) -> None:
     declaration, local, *_ = CLASSES[kind]
     public = {name for name, member in inspect.getmembers(local) if callable(member) and not name.startswith("_")}
     assert public - CONSTRUCTORS <= {name for name in dir(declaration) if not name.startswith("_")}
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """After a change of storage/verbs.py: make verbs."""
+    """If this fails after a change in storage/verbs.py, run make verbs."""
     spec = importlib.util.spec_from_file_location("generate", GENERATOR)
     assert spec is not None
     assert spec.loader is not None
@@ -104,7 +106,7 @@ def test_generated_files_are_up_to_date() -> None:
 
 
 def meaning(text: str) -> list[str]:
-    """What a module says, whatever its layout and the order of its imports."""
+    """Return the content of a module, independent of its layout and the order of its imports."""
     module = ast.parse(text)
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
@@ -119,7 +121,7 @@ def meaning(text: str) -> list[str]:
     return [*map(str, sorted(imports, key=str)), *others[1:]]
 
 
-def test_async_declarations_are_awaited() -> None:
+def test_async_declarations_are_coroutines() -> None:
     for kind in CLASSES:
         cls = getattr(async_verbs, f"Async{kind}Verbs")
         for name, member in declared(cls).items():
@@ -128,7 +130,7 @@ def test_async_declarations_are_awaited() -> None:
                 assert inspect.iscoroutinefunction(member) != (at_once or name == "__aiter__"), (kind, name)
 
 
-def test_both_clients_connect_alike() -> None:
+def test_connect_is_the_same_in_both_clients() -> None:
     assert str(inspect.signature(aio.connect)).partition(" -> ")[0] == str(
         inspect.signature(blocking.connect)
     ).partition(" -> ")[0].replace("aio.", "")

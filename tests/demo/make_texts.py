@@ -1,20 +1,25 @@
-"""``python tests/demo/make_texts.py [data]``: make the files of :mod:`whamming.demo.texts` again (minutes, some GB).
+"""Creates the data files of :mod:`whamming.demo.texts`: ``python tests/demo/make_texts.py [data]``.
 
-``data`` is the folder of ``text_minilm384.*``: texts of WordNet (and others, not used) with their embeddings, and more
-of the same kind to ask for. The installed package needs none of this, only what it makes. A run repeats another but
-for the rounding of the linear algebra library.
+A run takes minutes and a few GB of memory. ``data`` is the folder of ``text_minilm384.*``, which hold base texts and
+query texts with their embeddings; only the texts from WordNet are used. The installed package needs only the files that
+this script writes. Runs are reproducible except for rounding in the linear algebra library.
 
-- ``glosses.npz``: texts that are short, made of common words, not near copies of each other and fit for any
-  audience, drawn at random; their codes are the signs of the embeddings around the mean of all glosses.
-- ``words.npz``: the sentence encoder. Ridge regression finds a vector per piece of a word so that their weighted sums
-  come near the embeddings. Common words are one piece, the others are cut by byte-pair encoding. The vectors are
-  turned to their principal directions and rounded in steps that are finer where a piece is more common: two thirds of
-  the numbers are 0 then, which compresses well.
+- ``glosses.npz``: a random choice of short, distinct texts that use common words and are suitable for any audience.
+  Their codes are the signs of the embeddings after subtracting the mean of all glosses.
+- ``words.npz``: the sentence encoder. Ridge regression fits one vector per word piece so that weighted sums of them
+  approximate the embeddings. A common word is one piece; other words are split by byte-pair encoding. The vectors are
+  projected onto their principal directions and rounded, with finer steps for common pieces. Two thirds of the numbers
+  become 0, which compresses well.
 
-The settings were chosen on 1,500 glosses kept out of the fit (``--held-out 1500`` measures on such); that common words
-are one piece was chosen by looking at typed sentences, and changes recall by nothing that counts. The recalls that a
-run prints at its end are of the glosses to ask for, by which nothing was chosen: 0.707 with the transformer's own
-vectors, 0.516 with the encoder before rounding, 0.495 with what is written.
+The settings were chosen on 1,500 glosses held out of the fit; ``--held-out 1500`` repeats that measurement. Keeping
+common words whole was chosen by looking at typed sentences; it hardly changes recall. At its end, a run prints the
+recall on the query texts, which were not used for any choice:
+
+==========================================  =====
+the transformer's own vectors               0.707
+the sentence encoder before rounding        0.516
+the sentence encoder as written             0.495
+==========================================  =====
 """
 
 from __future__ import annotations
@@ -45,22 +50,22 @@ HERE = ROOT / "clients" / "python" / "demo"
 
 TEXTS = 12_000
 LONGEST = 125
-"""Characters of a text."""
+"""Maximum length of a text in characters."""
 FEWEST_WORDS = 5
-"""Words of an explanation."""
+"""Minimum number of words in an explanation."""
 RAREST = 4
-"""Glosses that each word of an explanation occurs in, at least."""
+"""Minimum number of glosses that each word of an explanation occurs in."""
 ALIKE = 0.85
-"""Cosine from which on two texts count as copies."""
+"""Texts with a larger cosine similarity count as copies of each other."""
 
 WHOLE = 3
-"""Glosses that a word occurs in, in lower case, to be one piece, at least."""
+"""Minimum number of glosses that contain a word in lower case for it to be one piece."""
 PIECES = 4_500
-"""Pieces that other words are cut into."""
+"""Number of pieces that other words are split into."""
 RIDGE = 0.7
 DIMENSIONS = 256
 STEP = 2.2
-"""The middle step by which vectors are rounded, in the middle of their standard deviations."""
+"""Geometric mean of the rounding steps, in units of the geometric mean of the vectors' standard deviations."""
 
 UNFIT = re.compile(
     r"slur|offensive|disparag|derogat|obscen|vulgar|taboo|insult|contempt|stupid|idiot|moron|retard|cripple|damn|ugly|"
@@ -79,7 +84,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Source:
-    """Glosses with their embeddings (of length 1), and by which synset each is known."""
+    """Glosses with their unit-length embeddings and the names of their synsets."""
 
     synsets: list[str]
     texts: list[str]
@@ -104,7 +109,7 @@ def read(data: Path, part: str) -> Source:
 
 
 def choose(source: Source, rng: np.random.Generator) -> list[int]:
-    """Return the rows of the texts to ship, in the order of their synsets (alike ones beside each other compress)."""
+    """Return the rows of the texts to ship, sorted by synset: similar texts next to each other compress better."""
     common = Counter(word for text in source.texts for word in set(words(text)))
     fit = []
     for row, text in enumerate(source.texts):
@@ -126,12 +131,12 @@ def choose(source: Source, rng: np.random.Generator) -> list[int]:
         if len(chosen) < TEXTS and not (vectors[: len(chosen)] @ source.vectors[row] > ALIKE).any():
             vectors[len(chosen)] = source.vectors[row]
             chosen.append(int(row))
-    print(f"{len(fit):,} of {len(source):,} texts are fit, {len(chosen):,} of them chosen")
+    print(f"{len(fit):,} of {len(source):,} texts are suitable; {len(chosen):,} chosen")
     return sorted(chosen, key=lambda row: source.synsets[row])
 
 
 def cut(texts: list[str]) -> set[str]:
-    """Return the pieces to fit vectors to: common words, and parts of the others."""
+    """Return the pieces to fit vectors for: common words, and parts of other words."""
     lower = Counter(word for text in texts for word in set(re.findall(r"(?<![A-Za-z])[a-z]+(?![A-Za-z])", text)))
     whole = {word for word, count in lower.items() if count >= WHOLE}
     counts = Counter(word for text in texts for word in set(words(text)) if word not in whole)
@@ -139,10 +144,10 @@ def cut(texts: list[str]) -> set[str]:
 
 
 def learn_pieces(counts: Counter[str], size: int) -> set[str]:
-    """Return the pieces of words that byte-pair encoding finds, each letter among them.
+    """Return word pieces learned by byte-pair encoding (Sennrich, Haddow and Birch, 2016), including every letter.
 
-    (Sennrich, Haddow and Birch, 2016.) Words begin as letters; the commonest pair of neighbours becomes one piece,
-    until there are enough.
+    Words start as sequences of letters. The most frequent pair of adjacent pieces is merged into one piece, repeatedly,
+    until there are ``size`` pieces.
     """
     known = {*ascii_lowercase, *(START + letter for letter in ascii_lowercase)}
     spelled = [[START + word[0], *word[1:]] for word in counts]
@@ -157,7 +162,7 @@ def learn_pieces(counts: Counter[str], size: int) -> set[str]:
     heapq.heapify(heap)
     while len(known) < size and heap:
         count, pair = heapq.heappop(heap)
-        if pairs[pair] != -count:  # it has changed since it was put there
+        if pairs[pair] != -count:  # the heap entry is out of date
             if pairs[pair] > 0:
                 heapq.heappush(heap, (-pairs[pair], pair))
             continue
@@ -178,7 +183,7 @@ def learn_pieces(counts: Counter[str], size: int) -> set[str]:
 
 
 def joined(word: list[str], pair: tuple[str, str]) -> list[str]:
-    """Return the word's pieces with that pair of neighbours as one."""
+    """Return the word's pieces, with each occurrence of the pair merged."""
     pieces: list[str] = []
     for piece in word:
         if pieces and (pieces[-1], piece) == pair:
@@ -189,10 +194,11 @@ def joined(word: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def fit(texts: Iterable[str], targets: Floats, known: set[str]) -> tuple[list[str], Floats, NDArray[np.int64]]:
-    """Return the pieces that occur, their vectors, and in how many texts each occurs.
+    """Return the pieces that occur, their vectors, and the number of texts that each occurs in.
 
-    A text is a row of weights sqrt(count) * log(texts / texts with the piece), of length 1; ridge regression finds the
-    vectors. Each is returned times its logarithm, so that the sum over a sentence needs square roots of counts alone.
+    A text is a row of weights sqrt(count) * log(texts / texts with the piece), scaled to length 1. Ridge regression
+    finds the vectors. Each vector is returned multiplied by its logarithm, so that encoding a sentence needs only the
+    square roots of the counts.
     """
     counted = [Counter(piece for word in words(text) for piece in split(word, known)) for text in texts]
     having = Counter(piece for counts in counted for piece in counts)
@@ -213,7 +219,7 @@ def fit(texts: Iterable[str], targets: Floats, known: set[str]) -> tuple[list[st
 
 
 def compress(vectors: Floats, occurrences: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of ``words.npz`` that stand for the vectors."""
+    """Return the arrays of ``words.npz`` that encode the vectors."""
     directions = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1][:, :DIMENSIONS].T
     basis_steps = np.abs(directions).max(axis=1, keepdims=True) / 127
     basis = np.rint(directions / basis_steps)
@@ -230,7 +236,7 @@ def compress(vectors: Floats, occurrences: NDArray[np.int64]) -> dict[str, NDArr
 
 
 def write(path: Path, **arrays: NDArray[Any]) -> None:
-    """Write what ``np.savez_compressed`` would, compressed as much as can be, and say how large it is."""
+    """Write arrays like ``np.savez_compressed``, but with the highest compression level, and print the size."""
     with zipfile.ZipFile(path, "w") as file:
         for name, array in arrays.items():
             content = io.BytesIO()
@@ -240,25 +246,22 @@ def write(path: Path, **arrays: NDArray[Any]) -> None:
 
 
 def lines(texts: list[str]) -> NDArray[np.uint8]:
-    """Return texts as the bytes of lines."""
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
 def recall(queries: Floats, codes: NDArray[np.uint8], truth: NDArray[np.int64]) -> float:
-    """Return the share of the true neighbours among as many of the least weighted Hamming distance."""
+    """Return the share of the true neighbours that a search by weighted Hamming distance finds."""
     signs = np.unpackbits(codes, axis=1, bitorder="little").astype(np.float32) * 2 - 1
     found = np.argsort(-queries @ signs.T, axis=1, kind="stable")[:, : truth.shape[1]]
     return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, truth, strict=True)]))
 
 
 def main() -> None:
-    """Make both files, and measure what they are worth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path, default=DATA, help="the folder of text_minilm384.*")
-    parser.add_argument("--to", type=Path, default=HERE, help="where to put the files")
-    parser.add_argument(
-        "--held-out", type=int, default=0, help="glosses to leave out of the fit and to ask for instead"
-    )
+    parser.add_argument("--to", type=Path, default=HERE, help="directory to write the files to")
+    text = "number of glosses to hold out of the fit and use as queries (default: the query texts)"
+    parser.add_argument("--held-out", type=int, default=0, help=text)
     options = parser.parse_args()
     rng = np.random.default_rng(1)
 
@@ -276,13 +279,13 @@ def main() -> None:
     pieces, vectors, occurrences = fit(training.texts, training.vectors - mean, cut(training.texts))
     arrays = compress(vectors, occurrences)
     write(options.to / "words.npz", pieces=lines(pieces), **arrays)
-    print(f"{len(pieces):,} pieces of words; {(arrays['numbers'] == 0).mean():.0%} of their numbers are 0")
+    print(f"{len(pieces):,} word pieces; {(arrays['numbers'] == 0).mean():.0%} of their numbers are 0")
 
     truth = np.argsort(-asked.vectors @ shipped.vectors.T, axis=1, kind="stable")[:, :10]
     exact = SentenceEncoder(pieces, np.eye(len(pieces), dtype=np.int8), np.ones(len(pieces)), vectors)
     basis = arrays["basis"] * arrays["basis_steps"].astype(np.float32)[:, np.newaxis]
     rounded = SentenceEncoder(pieces, np.ascontiguousarray(arrays["numbers"].T), arrays["steps"], basis)
-    print(f"recall@10 of the true cosine neighbours, {len(asked):,} glosses that nothing was fitted to:")
+    print(f"recall@10 of the true cosine neighbours, {len(asked):,} glosses that were not used in the fit:")
     print(f"  {recall(asked.vectors - mean, codes, truth):.3f} with the transformer's own vectors")
     for name, encoder in (("before rounding", exact), ("as written", rounded)):
         queries = np.stack([encoder.encode(text) for text in asked.texts])

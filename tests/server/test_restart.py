@@ -226,5 +226,5 @@ def test_nobody_answers() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UnavailableError, match=rf"no server answers at {address} within 0.2 s; start one with"):
+        with pytest.raises(UnavailableError, match=rf"{address} within 0.2 s.*whamming serve"):
             whamming.connect(address, timeout=0.2)

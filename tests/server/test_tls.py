@@ -97,7 +97,7 @@ def check_served(address: str, tls: Tls, name: str) -> None:
 
 
 def check_refused(address: str, tls: Tls | bool, *, names: str = "") -> None:
-    with pytest.raises(UnavailableError, match=f"no server answers at {address}{names} within {SOON} s"):
+    with pytest.raises(UnavailableError, match=f"{address}{names} within {SOON:g} s"):
         whamming.connect(address, tls=tls, timeout=SOON)
 
 
@@ -122,13 +122,13 @@ def test_asyncio(server: ServerProcess, ours: Authority) -> None:
 
 
 def test_who_does_not_trust_it_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
-    check_refused(server.address, Tls(theirs.ca), names=" by TLS")
-    check_refused(server.address, True, names=" by TLS")
+    check_refused(server.address, Tls(theirs.ca), names=" over TLS")
+    check_refused(server.address, True, names=" over TLS")
 
 
 def test_who_speaks_plainly_is_told_of_tls(server: ServerProcess, guarded: ServerProcess) -> None:
     for address in (server.address, guarded.address):
-        check_told_at_once(address, False, f"{address} expects TLS; connect by TLS")
+        check_told_at_once(address, False, f"{address} requires TLS")
 
 
 def check_told_at_once(address: str, tls: Tls | bool, text: str) -> None:
@@ -142,14 +142,14 @@ def check_told_at_once(address: str, tls: Tls | bool, text: str) -> None:
 def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None:
     cert, key = ours.issue("elsewhere", "elsewhere.example")
     with ServerProcess(tls_cert=cert, tls_key=key) as server:
-        check_refused(server.address, Tls(ours.ca), names=" by TLS")
+        check_refused(server.address, Tls(ours.ca), names=" over TLS")
         server.check_log()
 
 
 def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
     with ServerProcess() as server:
         for tls in (Tls(ours.ca), True):
-            check_told_at_once(server.address, tls, f"{server.address} does not use TLS; connect without it")
+            check_told_at_once(server.address, tls, f"{server.address} does not use TLS")
         server.check_log()
 
 
@@ -173,13 +173,11 @@ def test_the_command_line(guarded: ServerProcess, ours: Authority) -> None:
     run("create", "cli", "--bits", "16", *where).ok()
     assert "cli" in run("list", *where).ok().out
     run("list", "--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert).refused(
-        2, "--tls-cert without --tls-key"
+        2, "--tls-cert requires --tls-key"
     )
-    run("list", "--server", guarded.address, "--timeout", "0.5").refused(3, "connect by TLS")
-    run("list", "--server", guarded.address, "--tls", "--timeout", "0.5").refused(
-        3, "by TLS", "authority that you trust"
-    )
-    run("list", "--data", "somewhere", "--tls").refused(2, "--tls is about servers")
+    run("list", "--server", guarded.address, "--timeout", "0.5").refused(3, "requires TLS")
+    run("list", "--server", guarded.address, "--tls", "--timeout", "0.5").refused(3, "over TLS", "authority you trust")
+    run("list", "--data", "somewhere", "--tls").refused(2, "--tls", "--data")
 
 
 # -- renewal ---------------------------------------------------------------------------------------------------------

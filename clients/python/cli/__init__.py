@@ -1,19 +1,20 @@
-"""The command ``whamming``: a file per group of commands, which ``program.py`` puts together.
+"""The command ``whamming``. Each group of commands has its own file; ``program.py`` combines them.
 
 ::
 
-    program.py     all of them, and exit codes
+    program.py     entry point, exit codes
       serving.py     serve
       indexes.py     create, list, stats, seal, compact, drop
       items.py       get, delete, export
-      importing.py   import                    checkpoint.py   how far an import has come
-      searching.py   search                    query.py        a query from codes, files and stored items
+      importing.py   import                    checkpoint.py   progress of an import
+      encoding.py    encoder, and the encoder options of create and import
+      searching.py   search                    query.py        the query that the options describe
       directory.py   backup, restore, verify
       benching.py    bench
       completion.py  completion
-    target.py      where a command works: a server, or a directory
+    target.py      the database that a command uses: on a server or in a directory
     output.py      lines, JSON, progress bars
-    parser.py      help, examples, what is wrong with a command line
+    parser.py      argparse with examples, suggestions and one-line errors
 """
 
 from whamming.cli.program import build_parser, main

@@ -1,4 +1,4 @@
-"""``whamming bench``: how fast an index answers."""
+"""``whamming bench``: measure the search speed of an index."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from whamming.cli.parser import Commands, FailureError, add_json, positive, whol
 from whamming.cli.target import AnyIndex, add_target, find_index, opened
 
 FLIPPED = 0.05
-"""Share of a stored code's bits that a query differs in, about."""
+"""Average share of bits in which a query differs from a stored code."""
 BATCH = 256
 
 TEXT = """\
-Queries are stored codes with some bits flipped, and random weights. Half of the time goes to one query after the
-other, which gives latencies, the other half to batches of 256, which give throughput."""
+Queries are stored codes with some bits flipped and with random weights. Half of the time is spent on single queries,
+to measure latency, and half on batches of 256 queries, to measure throughput."""
 
 EXAMPLE = """\
 whamming bench docs -k 10 --seconds 10
@@ -27,14 +27,13 @@ whamming bench docs --data my-data --json"""
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands("bench", bench, "measure how fast an index answers", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="an index")
-    text = "different queries, asked again and again (default 1000)"
+    parser = commands("bench", bench, "measure the search speed of an index", text=TEXT, example=EXAMPLE)
+    parser.add_argument("name", metavar="NAME", help="name of the index")
+    text = "number of distinct queries; they are repeated until the time is up (default 1000)"
     parser.add_argument("--queries", metavar="N", type=whole(1, 1_000_000), default=1000, help=text)
     parser.add_argument("-k", metavar="K", type=whole(1, 100_000), default=10, help="hits per query (default 10)")
-    parser.add_argument("--seconds", metavar="S", type=positive, default=5.0, help="time to take (default 5)")
-    parser.add_argument("--seed", metavar="N", type=whole(0), default=0, help="for other queries (default 0)")
+    parser.add_argument("--seconds", metavar="S", type=positive, default=5.0, help="how long to measure (default 5)")
+    parser.add_argument("--seed", metavar="N", type=whole(0), default=0, help="random seed for queries (default 0)")
     add_json(parser)
     add_target(parser)
 
@@ -45,14 +44,14 @@ class _Queries:
     weights: NDArray[np.float64]
 
     @classmethod
-    def like(cls, index: AnyIndex, count: int, seed: int) -> _Queries:
-        """Make queries from stored codes, those that a scan gives first."""
+    def from_stored(cls, index: AnyIndex, count: int, seed: int) -> _Queries:
+        """Make queries from the first codes that a scan returns."""
         rng = np.random.default_rng(seed)
         pieces = index.scan()
         stored = next(iter(pieces), None)
         del pieces
         if stored is None or len(stored) == 0:
-            raise FailureError(f"index {index.name} has no items to make queries of: import some first")
+            raise FailureError(f"index {index.name} has no items, and bench makes its queries from them; import some")
         settings = index.settings
         codes = stored.codes[rng.integers(0, len(stored), count)]
         flips = rng.random((count, settings.bits)) < FLIPPED
@@ -64,26 +63,23 @@ class _Queries:
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured."""
-
     queries: int
-    """Asked one by one."""
+    """Number of single queries."""
     p50_ms: float
     p99_ms: float
     first_p50_ms: float
-    """Until the first hit is there."""
+    """Time to the first hit."""
     first_p99_ms: float
     batched_queries: int
     queries_per_second: float
-    """In batches."""
+    """Of batches."""
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Measure, and report."""
     with opened(args) as database:
         index = find_index(database, args.name)
         items = len(index)
-        report = measure(index, _Queries.like(index, args.queries, args.seed), args.k, args.seconds)
+        report = measure(index, _Queries.from_stored(index, args.queries, args.seed), args.k, args.seconds)
     if args.json:
         about = {"name": args.name, "items": items, "bits": index.settings.bits, "k": args.k}
         say_json({**about, **asdict(report)})
@@ -95,11 +91,11 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def measure(index: AnyIndex, queries: _Queries, k: int, seconds: float) -> Report:
-    """Ask queries one by one for half of the time, in batches for the other half."""
+    """Send single queries for half of the time and batches for the other half."""
     count = len(queries.codes)
     firsts: list[float] = []
     wholes: list[float] = []
-    index.search_batch(queries.codes[:1], queries.weights[:1], k=k)  # opens what has to be opened
+    index.search_batch(queries.codes[:1], queries.weights[:1], k=k)  # warm up
     end = time.perf_counter() + seconds / 2
     while not wholes or time.perf_counter() < end:
         row = len(wholes) % count

@@ -1,7 +1,7 @@
-"""How far an import has come, in a file of its own, so that another run goes on there.
+"""The checkpoint file of an import, from which an interrupted import resumes.
 
-The file is a JSON object: what is being imported, and how many of its rows are in the index and on disk. It is removed
-when all are. One that is lost or damaged costs time and nothing else: writing a row twice comes to the same as once.
+The file is a JSON object. It describes the import and says how many rows are in the index and on disk. It is removed
+when the import is done. Losing it costs only time: the import starts over, and writing a row twice has no effect.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from whamming.storage.transfer.columns import ids_path
 
 @dataclass(frozen=True)
 class ImportJob:
-    """What is being imported: a checkpoint of another job does not count."""
+    """Describes an import. A checkpoint is used only if its job is the same."""
 
     index: str
     target: str
-    """Which server, or which directory."""
+    """The server's address or the directory."""
     file: str
     size: int
     """Bytes."""
     modified: int
-    """Nanoseconds; of the file of ids beside it, if that is later."""
+    """Modification time in nanoseconds, of the file or of its ``*.ids.npy``, whichever is later."""
     first_id: int
 
     @classmethod
     def of(cls, index: str, target: str, file: Path, first_id: int) -> ImportJob:
-        """Look at a file."""
         found = file.stat()
         modified = found.st_mtime_ns
         with contextlib.suppress(OSError):
@@ -40,16 +39,13 @@ class ImportJob:
 
 
 class Checkpoint:
-    """The file that says how many rows are done."""
-
     def __init__(self, path: Path, job: ImportJob) -> None:
-        """Name it; nothing is read or written yet."""
         self.path = path
         self._new = path.with_name(f".{path.name}.new")
         self._job = asdict(job)
 
     def check(self) -> None:
-        """Refuse a file that is something else, since it would be overwritten and then removed."""
+        """Fail if the file is not a checkpoint: the import would overwrite and then remove it."""
         if not self.path.exists():
             return
         try:
@@ -57,10 +53,10 @@ class Checkpoint:
         except (OSError, ValueError):
             values = None
         if not isinstance(values, dict) or not values.keys() >= self._job.keys():
-            raise FailureError(f"{self.path} is not a checkpoint of an import; give another --checkpoint, or remove it")
+            raise FailureError(f"--checkpoint {self.path} is not a checkpoint; choose another file, or remove this one")
 
     def rows(self) -> int | None:
-        """Return how many rows of the job are done; None: there is no checkpoint of it."""
+        """Return how many rows of the job are done, or None if there is no checkpoint for it."""
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
             rows = values.pop("rows")
@@ -69,11 +65,9 @@ class Checkpoint:
         return rows if values == self._job and isinstance(rows, int) and rows >= 0 else None
 
     def save(self, rows: int) -> None:
-        """Say how many rows are done."""
         self._new.write_text(json.dumps({**self._job, "rows": rows}), encoding="utf-8")
         self._new.replace(self.path)
 
     def remove(self) -> None:
-        """All is done."""
-        self._new.unlink(missing_ok=True)  # left by an import that was killed
+        self._new.unlink(missing_ok=True)  # left over from a killed import
         self.path.unlink(missing_ok=True)

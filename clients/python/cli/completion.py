@@ -1,4 +1,4 @@
-"""``whamming completion``: a script that teaches a shell our commands, and the names of indexes."""
+"""``whamming completion``: shell completion of commands, options, files and index names."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from whamming.cli.parser import Commands, Parser
 SHELLS: Final = ("bash", "zsh", "fish")
 
 TEXT = """\
-Prints a script that completes commands, options, files and the names of indexes when you press Tab. Names are those of
-the --data or --server that is on the line already, or of the default server; none are offered if it does not answer
-within a second."""
+Prints a script that makes your shell complete commands, options, files and index names when you press Tab. Index names
+come from the --data or --server already on the line, or from the default server. A server that does not answer within
+a second offers no names."""
 EXAMPLE = """\
 bash:  echo 'eval "$(whamming completion bash)"' >> ~/.bashrc
 zsh:   whamming completion zsh > ~/.zfunc/_whamming       # with fpath+=~/.zfunc before compinit
 fish:  whamming completion fish > ~/.config/fish/completions/whamming.fish"""
 
-# Bash splits its own list of words at colons, and so the address of a server: the line is split once more.
+# Bash splits words at colons, which would break HOST:PORT, so the script splits the line itself.
 BASH = """\
 _whamming_indexes() {
     local -a line target
@@ -70,11 +70,11 @@ INDEXES: Final = {
     "fish": "(_whamming_indexes)",
     "preamble": {"bash": BASH, "zsh": ZSH, "fish": FISH},
 }
-"""How each shell completes the name of an index, as shtab takes it."""
+"""How each shell completes an index name, in shtab's format."""
 
 
 def add(commands: Commands, build: Callable[[], Parser]) -> None:
-    """Add the command; ``build`` makes the parser to describe."""
+    """Add the command. ``build`` returns the parser to generate completions for."""
 
     def run(args: argparse.Namespace) -> None:
         import shtab
@@ -82,18 +82,18 @@ def add(commands: Commands, build: Callable[[], Parser]) -> None:
         completions = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "FROM": shtab.DIRECTORY, "TO": shtab.DIRECTORY}
         parser = build()
         for command, action in _actions(parser):
-            if action.metavar == "NAME" and command != "create":  # whose name is a new one
+            if action.metavar == "NAME" and command != "create":  # create takes a new name
                 action.complete = INDEXES  # type: ignore[attr-defined]
             elif action.metavar in completions:
                 action.complete = completions[str(action.metavar)]  # type: ignore[attr-defined]
         say(shtab.complete(parser, shell=args.shell))
 
-    parser = commands("completion", run, "print a script for the shell's completion", text=TEXT, example=EXAMPLE)
-    parser.add_argument("shell", choices=SHELLS, help="the shell that is to use it")
+    parser = commands("completion", run, "print a shell completion script", text=TEXT, example=EXAMPLE)
+    parser.add_argument("shell", choices=SHELLS, help="the shell to print the script for")
 
 
 def _actions(parser: Parser, command: str = "") -> Iterator[tuple[str, argparse.Action]]:
-    """Return all arguments of a parser and its commands, each with the command that has it."""
+    """Yield every argument of a parser and its commands, with the name of its command."""
     parser.complete()
     for action in parser._actions:
         yield command, action

@@ -1,33 +1,34 @@
-"""``backup``, ``restore``, ``verify``: a database in a directory."""
+"""``whamming backup``, ``restore`` and ``verify``: commands on a database in a directory."""
 
 from __future__ import annotations
 
 import argparse
 
 import whamming
-from whamming.cli.output import counted, say, say_json, share_bar, size
+from whamming.cli.output import counted, progress_bar, say, say_json, size
 from whamming.cli.parser import Commands, FailureError, add_json
 from whamming.cli.target import add_data, open_directory
 from whamming.storage import NotFoundError
 
 
 def add(commands: Commands) -> None:
-    """Add the commands."""
-    text = "The copy is consistent, also while a server writes to the directory, and is a database of its own."
+    text = """\
+The copy is consistent even while a server is writing to the directory. It is a complete database: open it, serve it, or
+restore it."""
     example = "whamming backup --data my-data /backups/monday"
     parser = commands("backup", backup, "copy a database to a new directory", text=text, example=example)
-    parser.add_argument("to", metavar="TO", help="a directory that does not exist")
+    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
     add_data(parser)
     add_json(parser)
 
-    text = "Every byte of the backup is checked first; from a damaged one, nothing is restored."
+    text = "Checks every byte of the backup first. A damaged backup is not restored."
     example = "whamming restore /backups/monday my-data"
-    parser = commands("restore", restore, "make a database from a backup", text=text, example=example)
-    parser.add_argument("source", metavar="FROM", help="directory of the backup")
-    parser.add_argument("to", metavar="TO", help="a directory that does not exist")
+    parser = commands("restore", restore, "create a database from a backup", text=text, example=example)
+    parser.add_argument("source", metavar="FROM", help="the directory of the backup")
+    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
     add_json(parser)
 
-    text = "Exit code 1 and a list of problems if anything is damaged. It may run while a server writes."
+    text = "If anything is damaged, it lists the problems and exits with code 1. It can run while a server is writing."
     example = "whamming verify --data my-data && echo all is well"
     parser = commands("verify", verify, "check every byte of a database", text=text, example=example)
     add_data(parser)
@@ -35,7 +36,6 @@ def add(commands: Commands) -> None:
 
 
 def backup(args: argparse.Namespace) -> None:
-    """Copy a database."""
     with open_directory(args.data) as database:
         names = database.list_indexes()
         database.backup(args.to)
@@ -43,12 +43,12 @@ def backup(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace) -> None:
-    """Copy a backup after checking it."""
     try:
-        with share_bar("check the backup") as progress:
+        with progress_bar("check the backup") as progress:
             whamming.restore(args.source, args.to, progress)
     except NotFoundError as error:
-        raise NotFoundError(f"there is no backup at {args.source}; give the directory that backup wrote") from error
+        remedy = "give the directory that 'whamming backup' created"
+        raise NotFoundError(f"there is no backup at {args.source}; {remedy}") from error
     with open_directory(args.to) as database:
         names = database.list_indexes()
     _say_copied(args.source, args.to, names, as_json=args.json)
@@ -62,8 +62,7 @@ def _say_copied(source: str, to: str, names: list[str], *, as_json: bool) -> Non
 
 
 def verify(args: argparse.Namespace) -> None:
-    """Check a database; fails if anything is wrong with it."""
-    with open_directory(args.data) as database, share_bar("verify") as progress:
+    with open_directory(args.data) as database, progress_bar("verify") as progress:
         reports = database.verify(progress)
     for name, report in reports.items():
         if args.json:
@@ -75,5 +74,5 @@ def verify(args: argparse.Namespace) -> None:
             say(f"  {problem}")
     damaged = [name for name, report in reports.items() if not report.ok]
     if damaged:
-        remedy = "restore a backup: whamming restore FROM TO"
-        raise FailureError(f"damaged in {args.data}: {', '.join(damaged)}; {remedy}")
+        remedy = "to go back to a backup: whamming restore FROM TO"
+        raise FailureError(f"{args.data} has damaged indexes: {', '.join(damaged)}; {remedy}")

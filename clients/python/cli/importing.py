@@ -1,4 +1,4 @@
-"""``whamming import``: a file's items into an index, to be resumed where it was interrupted."""
+"""``whamming import``: load a file into an index. An interrupted import resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whamming.cli.checkpoint import Checkpoint, ImportJob
-from whamming.cli.encoding import add_fitting, found_or_made
+from whamming.cli.encoding import add_fitting, find_or_create_index
 from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyIndex, add_target, opened, target_name
@@ -21,28 +21,28 @@ from whamming.storage.storage_errors import from_system
 
 IMPORT_ROWS: Final = 50_000
 BATCH_BYTES: Final = 1 << 20
-"""Rows are written so many at a time, or fewer where their codes are so long that it would be more bytes than this."""
+"""A batch has at most ``IMPORT_ROWS`` rows and ``BATCH_BYTES`` bytes of codes."""
 VECTOR_BATCH_BYTES: Final = 3 << 20
-"""The same of vectors, which are longer: what fits into a message to a server."""
+"""The limit for vectors, which are longer. A batch has to fit into one message to a server."""
 SYNC_SECONDS: Final = 0.5
-"""Of an index whose writes are acknowledged before they are on disk, how often an import waits for the disk."""
+"""How often an import waits for the disk if the index has ``durability="async"``."""
 
 TEXT = """\
-FILE holds codes of as many bits as the index has:
+FILE holds n codes, each as long as the index's codes:
 
-  .npy    packed (uint8 [n, bytes], in the index's bit order), boolean
-          ([n, bits]) or floating-point ([n, bits], by sign: greater than 0
-          is a 1); with the ids beside it in *.ids.npy, if there is such a file
-  .npz    "codes" like that, and optionally "ids", "payload_ends" and
-          "payload_data", as export writes them
-  .fvecs  floating-point vectors, by sign
+  .npy    packed uint8 [n, bytes] in the index's bit order, bool [n, bits],
+          or floating-point [n, bits] (a value greater than 0 is a 1);
+          the ids of docs.npy are read from docs.ids.npy, if that exists
+  .npz    an array "codes" in one of these forms, and optionally "ids",
+          "payload_ends" and "payload_data", as export writes them
+  .fvecs  floating-point vectors (a value greater than 0 is a 1)
   .bvecs  packed codes
 
-or, for an index with an encoder, vectors [n, dim] of float32, float16, float64, int8 or uint8, in the same forms; in
-.npz they are called "vectors". --encoder makes such an index first, if there is none.
+For an index with an encoder, FILE holds vectors [n, dim] of float32, float16, float64, int8 or uint8 in the same file
+types. In .npz the array is called "vectors". With --encoder, import creates the index if it does not exist.
 
-Items whose id exists are replaced. An import that is interrupted goes on where it was when it is run again: how many
-rows are on disk is kept beside FILE until it is done."""
+An item whose id is already in the index is replaced. To resume an interrupted import, run the same command again: a
+checkpoint file next to FILE records how many rows are on disk, until the import is done."""
 
 EXAMPLE = """\
 whamming import docs codes.npy
@@ -51,24 +51,22 @@ whamming import texts vectors.npy --encoder itq --bits 256 --keep-vectors float1
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
     parser = commands("import", import_file, "load items from a file", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="an index")
-    parser.add_argument("file", metavar="FILE", help="a file of codes, or of vectors")
-    text = f"rows to write at once (default {IMPORT_ROWS:,}, or fewer if codes are long)"
+    parser.add_argument("name", metavar="NAME", help="name of the index")
+    parser.add_argument("file", metavar="FILE", help="a file of codes or vectors")
+    text = f"rows per write (default {IMPORT_ROWS:,}, fewer for long codes)"
     parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help=text)
-    text = "id of the first row, if the file has no ids (default 0)"
+    text = "id of the first row if the file has no ids; the others follow (default 0)"
     parser.add_argument("--first-id", metavar="ID", type=whole(0, 2**64 - 1), default=0, help=text)
-    text = "where to keep how far it has come (default FILE.NAME.checkpoint)"
+    text = "checkpoint file (default FILE.NAME.checkpoint)"
     parser.add_argument("--checkpoint", metavar="FILE", help=text)
-    parser.add_argument("--restart", action="store_true", help="begin at row 0, whatever the checkpoint says")
+    parser.add_argument("--restart", action="store_true", help="ignore the checkpoint and start at row 0")
     add_fitting(parser)
     add_json(parser)
     add_target(parser)
 
 
 def import_file(args: argparse.Namespace) -> None:
-    """Import, or go on importing."""
     path = Path(args.file)
     try:
         job = ImportJob.of(args.name, target_name(args), path, args.first_id)
@@ -76,12 +74,12 @@ def import_file(args: argparse.Namespace) -> None:
         raise from_system(error, path) from error
     kept_at = Path(args.checkpoint) if args.checkpoint else path.with_name(f"{path.name}.{args.name}.checkpoint")
     checkpoint = Checkpoint(kept_at, job)
-    if args.checkpoint:  # a file of the default name is ours
+    if args.checkpoint:  # a file with the default name is always a checkpoint
         checkpoint.check()
     with opened(args, write=True, create=args.encoder is not None) as database:
-        index = found_or_made(database, args)
+        index = find_or_create_index(database, args)
         file = _open(path, index, args)
-        start = 0 if args.restart else _resumed(index, file, checkpoint)
+        start = 0 if args.restart else _first_row(index, file, checkpoint)
         limit = VECTOR_BATCH_BYTES if isinstance(file, VectorsFile) else BATCH_BYTES
         batch = args.batch or min(IMPORT_ROWS, limit // (8 + file.row_bytes))
         began = time.perf_counter()
@@ -98,21 +96,20 @@ def import_file(args: argparse.Namespace) -> None:
 
 
 def _open(path: Path, index: AnyIndex, args: argparse.Namespace) -> CodesFile | VectorsFile:
-    """Return what the file holds for an index."""
     settings = index.settings
     if args.codes and settings.keep_vectors is not None:
-        raise FailureError(f"--codes: index {index.name} keeps vectors, and makes codes of them; import the vectors")
+        raise FailureError(f"index {index.name} keeps vectors, so it cannot import --codes; import the vectors instead")
     if settings.dim is None or args.codes:
         return read_codes(path, settings.bits, settings.bit_order, first_id=args.first_id)
     return read_vectors(path, settings.dim, first_id=args.first_id)
 
 
-def _resumed(index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpoint) -> int:
-    """Return the row to begin with."""
+def _first_row(index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpoint) -> int:
+    """Return the row to start or resume at."""
     rows = checkpoint.rows()
     if rows is None:
         if checkpoint.path.exists():
-            note(f"{checkpoint.path} is of another import, or of a file that has changed: beginning at row 0")
+            note(f"{checkpoint.path} belongs to another import, or the file has changed; starting at row 0")
         return 0
     if rows > file.count:
         return 0
@@ -120,16 +117,14 @@ def _resumed(index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpo
         ids = file.ids(row, row + 1)
         if not index.get(ids).found[0]:
             raise FailureError(
-                f"{checkpoint.path} says that {rows:,} rows are in index {index.name}, but item {ids[0]} of "
-                f"row {row} is not: begin anew with --restart"
+                f"{checkpoint.path} says that {rows:,} rows are in index {index.name}, but item {ids[0]} (row {row}) "
+                "is missing; start over with --restart"
             )
-    note(f"going on at row {rows:,} of {file.count:,}; --restart would begin anew")
+    note(f"resuming at row {rows:,} of {file.count:,}; to start over, use --restart")
     return rows
 
 
 class _Import:
-    """Rows on their way into an index."""
-
     def __init__(self, index: AnyIndex, file: CodesFile | VectorsFile, checkpoint: Checkpoint, bar: Any) -> None:
         self._index = index
         self._file = file
@@ -139,7 +134,7 @@ class _Import:
         self._synced = time.monotonic()
 
     def run(self, start: int, batch: int) -> None:
-        """Write everything from a row on. Ctrl-C ends it between two batches, a second one at once."""
+        """Write all rows from ``start`` on. Ctrl-C stops after the current batch; a second Ctrl-C stops at once."""
         done = start
         with _deferred_interrupt() as interrupted:
             for piece in self._file.pieces(start, batch):
@@ -172,30 +167,30 @@ class _Import:
         try:
             self._checkpoint.save(rows)
         except OSError as error:
-            remedy = "an import that is interrupted will begin anew; --checkpoint FILE keeps it elsewhere"
-            note(f"no checkpoint can be kept: {error.strerror or error}; {remedy}")
+            remedy = "this import cannot be resumed if interrupted; use --checkpoint FILE to write it elsewhere"
+            note(f"the checkpoint cannot be written: {error.strerror or error}; {remedy}")
             self._checkpoint = None
 
     def _interruption(self, done: int) -> str:
-        return f"interrupted; {done:,} of {self._file.count:,} rows are in: run the same command again to go on"
+        return f"interrupted after {done:,} of {self._file.count:,} rows; to resume, run the same command again"
 
 
 @contextlib.contextmanager
 def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event, so that what is under way can be finished."""
-    told = threading.Event()
+    """Set an event on the first Ctrl-C, so that the current batch can finish. The second Ctrl-C raises as usual."""
+    interrupted = threading.Event()
 
-    def hear(number: int, frame: object) -> None:
-        if told.is_set():
+    def on_interrupt(number: int, frame: object) -> None:
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        told.set()
+        interrupted.set()
 
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
-        yield told
+        yield interrupted
         return
-    signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield told
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)

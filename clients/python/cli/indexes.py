@@ -1,4 +1,4 @@
-"""``create``, ``list``, ``stats``, ``seal``, ``compact``, ``drop``: whole indexes."""
+"""``whamming create``, ``list``, ``stats``, ``seal``, ``compact`` and ``drop``: commands on whole indexes."""
 
 from __future__ import annotations
 
@@ -6,50 +6,55 @@ import argparse
 import dataclasses
 from typing import Any, get_args
 
-from whamming.cli.encoding import add_encoder, creating, encoder_text, encoder_values
-from whamming.cli.output import confirm, counted, note, say, say_json, say_pairs, say_table, share_bar, size
+from whamming.cli.encoding import add_encoder, create_options, encoder_text, encoder_values
+from whamming.cli.output import confirm, counted, note, progress_bar, say, say_json, say_pairs, say_table, size
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, opened
 from whamming.native import Buckets, Tables, WhammingError
 from whamming.storage import AlreadyExistsError, BitOrder, Durability, IndexSettings, NotFoundError
 
 CREATE_TEXT = """\
-What an index is cannot be changed later; its items can be exported and imported into another one.
+The settings of an index cannot be changed later. To change them, export the items and import them into a new index.
 
-With an encoder, it takes vectors, in items and in queries, and makes codes of them. One that learns from vectors is
-made by whamming import --encoder, which takes a sample of the file."""
+An index with an encoder takes vectors, both as items and as queries, and turns them into codes. To learn the encoder
+from your vectors, use whamming import --encoder instead: it creates the index and fits the encoder on the file."""
 CREATE_EXAMPLE = """\
 whamming create docs --bits 256 --bit-order big
 whamming create texts --encoder lsh --dim 768 --bits 1024 --keep-vectors float16 --metric cosine
 whamming create more --encoder-file docs.encoder"""
 SEAL_TEXT = """\
-Recent writes are found without tables, and get some when there are many; this gives them tables now."""
+Recent writes have no hash tables yet and are searched by a sweep. They get tables automatically once there are enough
+of them. Seal builds the tables now, for example after a large import."""
 COMPACT_TEXT = """\
-Takes the items that were deleted or replaced out of the file for good, and leaves one segment, the fastest to search.
-It happens by itself as far as it pays."""
+Removes deleted and replaced items from the file and merges all segments into one, which is the fastest to search.
+Segments are also merged automatically when that pays off; compact merges all of them now."""
 
 
 def add(commands: Commands) -> None:
-    """Add the commands."""
     parser = commands(
         "create",
         create,
-        "make an index",
+        "create an index",
         text=CREATE_TEXT,
         example=CREATE_EXAMPLE,
     )
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-'")
-    text = "length of the codes, 1 to 4096; an --encoder sign has --dim bits by default"
+    parser.add_argument("name", metavar="NAME", help="name of the index: 1 to 128 letters, digits, '.', '_' and '-'")
+    text = "length of the codes, 1 to 4096; required unless the encoder sets it (default with --encoder sign: --dim)"
     parser.add_argument("--bits", metavar="N", type=whole(1, 4096), help=text)
-    text = "of codes in bytes; big is what numpy.packbits writes by default (default little: bit 0 is mask 1)"
+    text = (
+        "order of the bits within a byte. little: bit 0 is mask 1; big: as numpy.packbits by default (default little)"
+    )
     parser.add_argument("--bit-order", choices=get_args(BitOrder), default="little", help=text)
-    text = "hash tables of each segment (default single); none: sweep always"
+    text = "hash tables per segment; none: always sweep (default single)"
     parser.add_argument("--tables", choices=get_args(Tables), default="single", help=text)
-    text = "fast: larger, and faster to search (default compact)"
+    text = "layout of the hash tables; fast takes more space and is faster to search (default compact)"
     parser.add_argument("--buckets", choices=get_args(Buckets), default="compact", help=text)
-    text = "async: writes are acknowledged before they are on disk, and a crash may lose the last 50 ms (default fsync)"
+    text = """\
+fsync: a write returns once it is on disk; async: it returns earlier, and a crash may lose the last 50 ms of writes
+(default fsync)"""
     parser.add_argument("--durability", choices=get_args(Durability), default="fsync", help=text)
-    parser.add_argument("--exist-ok", action="store_true", help="do nothing if there is an index like this already")
+    text = "succeed if the index already exists with the same settings"
+    parser.add_argument("--exist-ok", action="store_true", help=text)
     add_encoder(parser)
     add_json(parser)
     add_target(parser)
@@ -57,39 +62,41 @@ def add(commands: Commands) -> None:
     parser = commands(
         "list", list_indexes, "list the indexes", example="whamming list\nwhamming list --json | jq .name"
     )
-    parser.add_argument("--names", action="store_true", help="their names only, one per line")
+    parser.add_argument("--names", action="store_true", help="print only the names, one per line")
     add_json(parser)
     add_target(parser)
 
     parser = commands(
-        "stats", stats, "tell what indexes hold", example="whamming stats docs\nwhamming stats docs --json | jq .items"
+        "stats",
+        stats,
+        "show settings and sizes of indexes",
+        example="whamming stats docs\nwhamming stats docs --json | jq .items",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="an index (default: all)")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the index (default: all)")
     add_json(parser)
     add_target(parser)
 
-    summary = "give recent writes hash tables now"
+    summary = "build hash tables for recent writes now"
     parser = commands("seal", seal, summary, text=SEAL_TEXT, example="whamming seal docs")
-    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     add_json(parser)
     add_target(parser)
 
     summary = "merge an index into one segment"
     parser = commands("compact", compact, summary, text=COMPACT_TEXT, example="whamming compact docs")
-    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     add_json(parser)
     add_target(parser)
 
     parser = commands("drop", drop, "remove an index with all its items", example="whamming drop docs --yes")
-    parser.add_argument("name", metavar="NAME", help="an index")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_json(parser)
     add_target(parser)
 
 
 def create(args: argparse.Namespace) -> None:
-    """Make an index."""
-    options = creating(args)
+    options = create_options(args)
     with opened(args, write=True, create=True) as database:
         try:
             index = database.create_index(
@@ -110,16 +117,16 @@ def create(args: argparse.Namespace) -> None:
 
 
 def _exists(database: AnyDatabase, name: str, error: AlreadyExistsError) -> AlreadyExistsError:
-    """Return what to raise where an index is to be made under a name that is taken."""
+    """Return an error that shows the settings of the existing index."""
     try:
         settings = database.index(name).settings
     except WhammingError:
-        return error  # something else is in the way
-    return AlreadyExistsError(f"there is an index {name} already, with {_settings_text(settings)}; choose another name")
+        return error  # the name is taken by something that cannot be opened
+    return AlreadyExistsError(f"index {name} already exists with {_settings_text(settings)}; choose another name")
 
 
 def list_indexes(args: argparse.Namespace) -> None:
-    """List indexes; one that cannot be opened does not hide the others."""
+    """List indexes. Indexes that cannot be opened are reported after the others."""
     rows = []
     problems = []
     with opened(args) as database:
@@ -133,7 +140,7 @@ def list_indexes(args: argparse.Namespace) -> None:
                 index = database.index(name)
                 held, settings = index.stats(), index.settings
             except NotFoundError:
-                continue  # dropped since
+                continue  # dropped in the meantime
             except WhammingError as error:
                 problems.append(f"index {name} cannot be opened: {error}")
                 continue
@@ -145,38 +152,33 @@ def list_indexes(args: argparse.Namespace) -> None:
     for problem in problems:
         note(problem)
     if problems:
-        raise FailureError(
-            f"{counted(len(problems), 'index', 'indexes')} cannot be opened; see: whamming verify --help"
-        )
+        count = counted(len(problems), "index", "indexes")
+        raise FailureError(f"{count} cannot be opened; to check the files: whamming verify --data DIR")
 
 
 def stats(args: argparse.Namespace) -> None:
-    """Tell what one index holds, or all."""
     with opened(args) as database:
         for name in [args.name] if args.name is not None else database.list_indexes():
             _say_stats(find_index(database, name), as_json=args.json)
 
 
 def seal(args: argparse.Namespace) -> None:
-    """Seal an index."""
     with opened(args, write=True) as database:
         index = find_index(database, args.name)
-        with share_bar(f"seal {args.name}") as progress:
+        with progress_bar(f"seal {args.name}") as progress:
             index.seal(progress)
         _say_segments(index, as_json=args.json)
 
 
 def compact(args: argparse.Namespace) -> None:
-    """Compact an index."""
     with opened(args, write=True) as database:
         index = find_index(database, args.name)
-        with share_bar(f"compact {args.name}") as progress:
+        with progress_bar(f"compact {args.name}") as progress:
             index.compact(progress)
         _say_segments(index, as_json=args.json)
 
 
 def drop(args: argparse.Namespace) -> None:
-    """Remove an index."""
     with opened(args, write=True) as database:
         held = _count(database, args.name)
         if not confirm(f"drop index {args.name}{held}", args.yes):
@@ -189,7 +191,7 @@ def drop(args: argparse.Namespace) -> None:
 
 
 def _count(database: AnyDatabase, name: str) -> str:
-    """Return what a question says of the items in an index, which may be too damaged to tell."""
+    """Return the number of items for the confirmation prompt; empty if the index is too damaged to count them."""
     try:
         return f" with {counted(len(find_index(database, name)), 'item')}"
     except NotFoundError:

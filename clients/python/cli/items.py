@@ -1,4 +1,4 @@
-"""``get``, ``delete``, ``export``: items of an index."""
+"""``whamming get``, ``delete`` and ``export``: commands on the items of an index."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from whamming.storage import Items, export_items
 from whamming.storage.transfer.columns import ids_path
 
 GET_BATCH: Final = 40
-"""Items asked for at once: what fits into an answer even where every payload is as large as it may be."""
+"""Ids per request. The response fits into one message even if every payload has the maximum size."""
 DELETE_BATCH: Final = 100_000
-MOST_IDS: Final = 10_000_000
-MOST_ID: Final = 2**64 - 1
-ASK_FROM: Final = 1000
-"""More items than this are not deleted without asking."""
+MAX_IDS: Final = 10_000_000
+MAX_ID: Final = 2**64 - 1
+CONFIRM_ABOVE: Final = 1000
+"""Deleting more ids than this needs a confirmation."""
 
 IDS_TEXT = """\
-ids are numbers (42), ranges (100-199, both ends included), or - to read them from the standard input."""
+ID is a number (42), a range with both ends included (100-199), or - to read ids and ranges from standard input."""
 
 
 def add(commands: Commands) -> None:
-    """Add the commands."""
-    summary = "look items up"
+    summary = "print items by id"
     example = "whamming get docs 42 100-109\nwhamming get docs 42 --json | jq -r .code"
     parser = commands("get", get, summary, text=IDS_TEXT, example=example)
     _add_items(parser)
@@ -40,34 +39,40 @@ def add(commands: Commands) -> None:
     add_target(parser)
 
     summary = "delete items"
-    text = f"{IDS_TEXT}\nIds that do not exist are ignored. More than {ASK_FROM:,} are deleted only if you confirm it."
+    text = (
+        f"{IDS_TEXT} Ids that do not exist are ignored. Deleting more than {CONFIRM_ABOVE:,} ids asks for confirmation."
+    )
     example = "whamming delete docs 42 100-109\nwhamming delete docs - --yes < ids.txt"
     parser = commands("delete", delete, summary, text=text, example=example)
     _add_items(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_json(parser)
     add_target(parser)
 
     summary = "write all items to a file"
     text = """\
-The suffix chooses the form: .npz holds ids, codes and payloads, and is made in memory; .npy holds the codes, with the
-ids beside it in *.ids.npy and without payloads, and may be larger than memory. Import reads both. Vectors that the
-index keeps are left out: backup has everything."""
+The suffix of FILE selects the format. Both can be imported again:
+
+  .npz  ids, codes and payloads; everything has to fit into memory
+  .npy  codes, with the ids in a second file (docs.ids.npy for docs.npy);
+        no payloads; may be larger than memory
+
+Kept vectors are not exported. To copy everything, use whamming backup."""
     parser = commands("export", export, summary, text=text, example="whamming export docs docs.npz")
-    parser.add_argument("name", metavar="NAME", help="an index")
-    parser.add_argument("file", metavar="FILE", help="a file to write, .npz or .npy")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
+    parser.add_argument("file", metavar="FILE", help="the file to write, .npz or .npy")
     add_overwrite(parser)
     add_json(parser)
     add_target(parser)
 
 
 def _add_items(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="an index")
+    parser.add_argument("name", metavar="NAME", help="name of the index")
     parser.add_argument("ids", metavar="ID", nargs="+", help="an id, a range of ids, or -")
 
 
 def get(args: argparse.Namespace) -> None:
-    """Print items; fails where one of them is missing, after printing the others."""
+    """Print the items that exist, then fail if any is missing."""
     ids = read_ids(args.ids)
     missing: list[int] = []
     with opened(args) as database:
@@ -78,7 +83,7 @@ def get(args: argparse.Namespace) -> None:
             missing += items.ids[~items.found].tolist()
     if missing:
         named = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        raise FailureError(f"{counted(len(missing), 'id')} of {len(ids):,} not in index {args.name}: {named}")
+        raise FailureError(f"{len(missing):,} of {counted(len(ids), 'id')} not found in index {args.name}: {named}")
 
 
 def _say_items(items: Items, *, as_json: bool) -> None:
@@ -92,11 +97,10 @@ def _say_items(items: Items, *, as_json: bool) -> None:
 
 
 def delete(args: argparse.Namespace) -> None:
-    """Delete items."""
     ids = read_ids(args.ids)
     with opened(args, write=True) as database:
         index = find_index(database, args.name)
-        if len(ids) > ASK_FROM and not confirm(f"delete {len(ids):,} ids from index {args.name}", args.yes):
+        if len(ids) > CONFIRM_ABOVE and not confirm(f"delete {len(ids):,} ids from index {args.name}", args.yes):
             raise FailureError("nothing was deleted")
         ids = np.unique(ids)
         deleted = sum(index.delete(batch) for batch in _batches(ids, DELETE_BATCH))
@@ -109,7 +113,6 @@ def delete(args: argparse.Namespace) -> None:
 
 
 def export(args: argparse.Namespace) -> None:
-    """Write items to a file."""
     check_new(args.file, args.overwrite)
     if args.file.endswith(".npy"):
         check_new(str(ids_path(Path(args.file))), args.overwrite)
@@ -118,7 +121,7 @@ def export(args: argparse.Namespace) -> None:
     if args.json:
         say_json({"name": args.name, "file": args.file, "items": count})
     else:
-        say(f"{args.name}: {counted(count, 'item')} in {args.file}")
+        say(f"{args.name}: {counted(count, 'item')} exported to {args.file}")
 
 
 def _batches(ids: NDArray[np.uint64], size: int) -> Iterator[NDArray[np.uint64]]:
@@ -127,15 +130,15 @@ def _batches(ids: NDArray[np.uint64], size: int) -> Iterator[NDArray[np.uint64]]
 
 
 def read_ids(words: Sequence[str]) -> NDArray[np.uint64]:
-    """Return the ids that a command line, or the standard input, names."""
+    """Parse ids and ranges, from standard input for each ``-``."""
     parts: list[NDArray[np.uint64]] = []
     count = 0
     for word in words:
         for one in sys.stdin.read().split() if word == "-" else [word]:
             first, last = _range(one)
             count += last - first + 1
-            if count > MOST_IDS:
-                raise UsageError(f"{count:,} ids; at most {MOST_IDS:,} at once: run the command several times")
+            if count > MAX_IDS:
+                raise UsageError(f"too many ids: {count:,} or more; give at most {MAX_IDS:,} per command")
             parts.append(np.arange(last - first + 1, dtype=np.uint64) + np.uint64(first))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
 
@@ -144,6 +147,6 @@ def _range(word: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word, flags=re.ASCII)
     first = int(match[1]) if match else -1
     last = int(match[2] or match[1]) if match else -1
-    if not 0 <= first <= last <= MOST_ID:
-        raise UsageError(f"id {word}; ids are 0 to {MOST_ID}, ranges are FIRST-LAST, as in 100-199")
+    if not 0 <= first <= last <= MAX_ID:
+        raise UsageError(f"{word} is not an id or a range; ids are 0 to {MAX_ID}, ranges are FIRST-LAST, as in 100-199")
     return first, last

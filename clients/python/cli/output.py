@@ -1,4 +1,4 @@
-"""What commands print: lines for people or JSON for programs on the standard output, progress beside it."""
+"""Output of commands: lines or JSON on standard output; notes, prompts and progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from whamming.cli.parser import UsageError
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
     print(text, flush=True)
 
 
 def say_json(values: Mapping[str, Any]) -> None:
-    """Print a JSON object on a line; numbers that JSON does not have become null."""
+    """Print a JSON object on one line. Infinity and NaN, which JSON does not have, become null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }
@@ -30,13 +29,13 @@ def say_json(values: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Tell a person something beside the output."""
-    with contextlib.suppress(OSError):  # nobody listens
+    """Print a message on standard error, as one line."""
+    with contextlib.suppress(OSError):  # standard error may be closed
         print(f"whamming: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
 
 
 def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns: the first to the left, the others to the right."""
+    """Print aligned columns: the first one left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
@@ -44,7 +43,7 @@ def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def say_pairs(title: str, values: Mapping[str, Any]) -> None:
-    """Print names with their values, one below the other."""
+    """Print a title, then one name and value per line."""
     say(title)
     width = max(map(len, values))
     for name, value in values.items():
@@ -52,12 +51,12 @@ def say_pairs(title: str, values: Mapping[str, Any]) -> None:
 
 
 def amount(value: Any) -> str:
-    """Return a number with its thousands apart, or anything else as it is."""
+    """Format an integer with thousands separators, and anything else with ``str``."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Format a number of bytes: ``1.5 MiB``."""
     if count < 1024:
         return f"{count:.0f} bytes"
     units = ("KiB", "MiB", "GiB", "TiB")
@@ -66,18 +65,18 @@ def size(count: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with what it counts."""
+    """Format a number with its noun: ``1 item``, ``2 items``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def payload_text(payload: bytes) -> str:
-    """Return a payload as a text that a terminal shows as it is."""
+    """Return a payload as printable text, with anything else escaped."""
     text = payload.decode("utf-8", errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def payload_json(payload: bytes) -> dict[str, str]:
-    """Return a payload for JSON: as text, or where it is none, as hexadecimal digits under another name."""
+    """Return a payload for JSON: as ``payload`` if it is UTF-8, otherwise as ``payload_hex``."""
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:
@@ -85,13 +84,13 @@ def payload_json(payload: bytes) -> dict[str, str]:
 
 
 def items_bar(doing: str, total: int, done: int = 0) -> Any:
-    """Return a bar that counts items, with their rate, on the error stream if that is a terminal."""
+    """Return a progress bar that counts items, with their rate. It is shown only on a terminal."""
     return tqdm(total=total, initial=done, desc=doing, unit=" items", unit_scale=True, disable=None)
 
 
 @contextlib.contextmanager
-def share_bar(doing: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar on the error stream, if that is a terminal; gives what is to be called with the share done."""
+def progress_bar(doing: str) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar, on a terminal only. Yields a callback that takes the share done, 0 to 1."""
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=doing, bar_format=form, disable=None) as bar:
 
@@ -103,21 +102,20 @@ def share_bar(doing: str) -> Iterator[Callable[[float], None]]:
 
 
 def check_new(file: str, overwrite: bool) -> None:
-    """Refuse to write to a file that exists, unless that is wanted."""
+    """Fail if the file exists, unless ``overwrite``."""
     if not overwrite and Path(file).exists():
-        raise UsageError(f"{file} exists; give another name, or pass --overwrite to replace it")
+        raise UsageError(f"{file} already exists; choose another name, or pass --overwrite to replace it")
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that lets a command replace a file."""
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
-def confirm(deed: str, yes: bool) -> bool:
-    """Return whether something may be done; a person is asked where ``--yes`` was not given."""
+def confirm(action: str, yes: bool) -> bool:
+    """Ask for confirmation on the terminal, unless ``yes``. Returns the answer."""
     if yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"stdin is not a terminal; pass --yes to {deed}")
-    print(f"{deed[0].upper()}{deed[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise UsageError(f"stdin is not a terminal; pass --yes to {action}")
+    print(f"{action[0].upper()}{action[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

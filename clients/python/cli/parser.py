@@ -1,4 +1,4 @@
-"""How commands are described to argparse: each has an example, and what is wrong is told in one line."""
+"""argparse with examples in the help, suggestions for misspelt words, and one-line errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, NoReturn, Protocol
 from whamming.native import WhammingError
 
 Run = Callable[[argparse.Namespace], None]
-"""Does what a command line asks for; raises an error to fail."""
+"""Runs a command. Raises an error if it fails."""
 
 
 class UsageError(WhammingError):
-    """The command line asks for nothing that could be done; exit code 2."""
+    """The command line is invalid; exit code 2."""
 
 
 class FailureError(WhammingError):
-    """What was asked for did not come out well; exit code 1."""
+    """The command failed; exit code 1."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Fits paragraphs to the terminal, and leaves lines that are indented as they are."""
+    """Wraps paragraphs to the terminal's width. Paragraphs with indented lines are left alone."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled = []
@@ -37,24 +37,23 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Options are not abbreviated, so that scripts go on working when others are added."""
+    """An argument parser that raises :class:`UsageError` and suggests corrections."""
 
     fill: Callable[[Parser], None] | None = None
-    """Adds arguments that it takes time to know, when they are needed."""
+    """Adds arguments on first use, when finding them out needs a slow import."""
 
     def __init__(self, **options: Any) -> None:
-        """Prepare."""
         options.setdefault("formatter_class", _Formatter)
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, **options)  # a new option must not break scripts that abbreviate another
 
     def complete(self) -> None:
-        """Have all arguments."""
+        """Add the arguments that ``fill`` adds, once."""
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Read a command line. A misspelt option is refused first, before one is missing in its place."""
+        """Parse a command line. Unknown options are reported first: they are often misspelt required ones."""
         self.complete()
         if self._subparsers is None:
             for word in itertools.takewhile(lambda word: word != "--", args or ()):
@@ -63,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Read a whole command line; words that are left over are refused by the command that was given them."""
+        """Parse a command line. Unexpected arguments are reported with the help of the command they were given to."""
         parsed, left = self.parse_known_args(args, namespace)
         if left:
             self._command(parsed.command)._check_known(left[0])
@@ -79,9 +78,9 @@ class Parser(argparse.ArgumentParser):
     def _check_known(self, word: str) -> None:
         name = word.partition("=")[0]
         if not name.startswith("-"):
-            self.error(f"there is one argument too many: {word}")
+            self.error(f"unexpected argument: {word}")
         if name not in self._option_string_actions:
-            self.error(f"there is no option {name}{did_you_mean(name, self._option_string_actions)}")
+            self.error(f"unknown option {name}{did_you_mean(name, self._option_string_actions)}")
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         try:
@@ -93,43 +92,43 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"there is no command {value}{did_you_mean(value, action.choices)}")
-        self.error(f"{_name(action)} {value}; choose {listed(action.choices)}{did_you_mean(value, action.choices)}")
+            self.error(f"unknown command {value}{did_you_mean(value, action.choices)}")
+        hint = did_you_mean(value, action.choices)
+        self.error(f"{_name(action)} must be {listed(action.choices)}, not {value}{hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line."""
         plain = re.sub(r"\bargument (-)", r"\1", message).replace("arguments --", "options --")
         raise UsageError(f"{plain}{'' if plain.endswith('?') else ';'} see: {self.prog} --help")
 
 
 def _name(action: argparse.Action) -> str:
-    """Return what an argument is called on the command line."""
+    """Return the name of an argument as the help shows it."""
     if action.option_strings:
         return action.option_strings[-1]
     return str(action.metavar or action.dest)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that names what is spelt almost like a word; empty if nothing is."""
+    """Return ``; did you mean X?`` with the most similar known word, or nothing if none is similar."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def listed(choices: Iterable[str]) -> str:
-    """Return choices as a sentence has them: ``a, b or c``."""
+    """Join choices: ``a, b or c``."""
     *most, last = choices
     return f"{', '.join(most)} or {last}" if most else last
 
 
 class Commands(Protocol):
-    """What the groups add their commands to."""
+    """A function that adds a command."""
 
     def __call__(self, name: str, run: Run, summary: str, *, text: str = "", example: str) -> Parser:
-        """Add a command; returns its parser, for its arguments."""
+        """Add a command. Returns its parser, to which the caller adds arguments."""
 
 
 def commands_of(parser: Parser) -> Commands:
-    """Return what adds commands to the top-level parser."""
+    """Return a function that adds commands to the top-level parser."""
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     def add(name: str, run: Run, summary: str, *, text: str = "", example: str) -> Parser:
@@ -146,54 +145,53 @@ def commands_of(parser: Parser) -> Commands:
     return add
 
 
-def add_json(parser: argparse.ArgumentParser, text: str = "one JSON object per line, for programs") -> None:
-    """Add ``--json``."""
+def add_json(parser: argparse.ArgumentParser, text: str = "print one JSON object per line") -> None:
     parser.add_argument("--json", action="store_true", help=text)
 
 
 def any_whole(text: str) -> int:
-    """Read a whole number."""
+    """Parse a whole number."""
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}; it must be a whole number") from None
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}") from None
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return what reads a whole number within limits."""
+    """Return a parser of whole numbers within limits."""
 
     def read(text: str) -> int:
         value = any_whole(text)
         if value < least or (most is not None and value > most):
             limits = f"{least} to {most}" if most is not None else f"{least} or more"
-            raise argparse.ArgumentTypeError(f"{value}; it must be {limits}")
+            raise argparse.ArgumentTypeError(f"must be {limits}, not {value}")
         return value
 
     return read
 
 
 def any_number(text: str) -> float:
-    """Read a number, which may be infinite, or none at all (nan)."""
+    """Parse a number, including infinity and NaN."""
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}; it must be a number") from None
+        raise argparse.ArgumentTypeError(f"must be a number, not {text}") from None
 
 
 def number(text: str) -> float:
-    """Read a number, which may be infinite."""
+    """Parse a number, including infinity."""
     value = any_number(text)
     if math.isnan(value):
-        raise argparse.ArgumentTypeError(f"{text}; it must be a number")
+        raise argparse.ArgumentTypeError(f"must be a number, not {text}")
     return value
 
 
 def positive(text: str) -> float:
-    """Read a number of seconds."""
+    """Parse a finite number greater than 0."""
     try:
         value = number(text)
     except argparse.ArgumentTypeError:
         value = 0.0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}; it must be a number greater than 0")
+        raise argparse.ArgumentTypeError(f"must be a number greater than 0, not {text}")
     return value

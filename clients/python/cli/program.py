@@ -1,4 +1,4 @@
-"""The command line put together: from arguments to an exit code."""
+"""Entry point of the command ``whamming``: runs a command line and returns its exit code."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT
 
-TEXT: Final = "Exact nearest neighbours of binary codes by weighted Hamming distance, handed out as they are proven."
+TEXT: Final = "Exact nearest-neighbour search for binary codes by weighted Hamming distance."
 MORE: Final = """\
 example:
-  whamming serve --data my-data &               serve the database in a directory
-  whamming create docs --bits 64                make an index for codes of 64 bits
-  whamming import docs codes.npy                load codes; interrupted, it goes on where it was
-  whamming search docs --like 42 -k 5           the nearest to item 42, as they are proven
+  whamming serve --data my-data &               start a server on a directory
+  whamming create docs --bits 64                create an index for 64-bit codes
+  whamming import docs codes.npy                load codes; run it again to resume after an interruption
+  whamming search docs --like 42 -k 5           find the 5 items nearest to item 42
   whamming import texts vectors.npy --encoder itq --bits 256
-                                                make an index for vectors, and load them
-  whamming list --data my-data                  any command but serve also works without a server
+                                                create an index for vectors and load them
+  whamming list --data my-data                  work on a directory without a server
 
 exit codes:
-  0    done
-  1    refused or failed; one line on the error stream says why
-  2    the command line is wrong
+  0    success
+  1    the command failed; one line on standard error says why
+  2    the command line is invalid
   3    the server cannot be reached
   130  interrupted (Ctrl-C)
 
 environment:
-  WHAMMING_SERVER   HOST:PORT of the server that commands talk to
-  WHAMMING_*        options of serve, as WHAMMING_MAX_K for --max-k; see: whamming serve --show-config
-  WHAMMING_DEBUG=1  show where in the program an error came from
+  WHAMMING_SERVER   HOST:PORT of the default server
+  WHAMMING_*        options of serve, such as WHAMMING_MAX_K for --max-k; see: whamming serve --show-config
+  WHAMMING_DEBUG=1  show a traceback when a command fails
 
-With --json, commands print one JSON object per line. Each command has its own help: whamming COMMAND --help"""
+With --json, commands print one JSON object per line. For help on a command: whamming COMMAND --help"""
 
 
 def build_parser() -> Parser:
-    """Return the whole command line."""
     parser = Parser(prog="whamming", description=TEXT, epilog=MORE)
     parser.add_argument("--version", action="version", version=f"whamming {whamming.__version__}")
     commands = commands_of(parser)
@@ -67,15 +66,15 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line, by default this process's; returns the exit code."""
+    """Run a command line, by default that of this process, and return the exit code."""
     try:
         return _run(argv)
     except BrokenPipeError:
-        return OK  # who reads the output has seen enough
+        return OK  # the reader has closed the pipe, as head does
     except KeyboardInterrupt as interrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever presses it again does not want to wait
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
         note(str(interrupt) or "interrupted")
-        logging.disable()  # what was under way is dropped now, which asyncio would complain of
+        logging.disable()  # asyncio would complain about the tasks that are abandoned now
         warnings.simplefilter("ignore")
         return INTERRUPTED
     except Exception as error:
@@ -88,11 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is loaded; what matters is told in our own words
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # set before gRPC is loaded: we report its errors ourselves
     parser = build_parser()
     try:
         args = parser.parse_args(argv)
-    except SystemExit:  # --help and --version have been printed
+    except SystemExit:  # --help or --version
         sys.stdout.flush()
         return OK
     if args.command is None:
@@ -104,7 +103,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _report_unknown_variables(command: str) -> None:
-    """Tell of environment variables that look like ours and are not; serve does so itself, in its log."""
+    """Warn about unknown WHAMMING_* environment variables. serve writes these warnings to its log instead."""
     if command == "serve" or not any(name.startswith("WHAMMING_") for name in os.environ):
         return
     from whamming.server.config import unknown_variables
@@ -114,7 +113,7 @@ def _report_unknown_variables(command: str) -> None:
 
 
 def _flush() -> None:
-    """Write what is left of the output; what cannot be written is dropped, or Python would complain of it at exit."""
+    """Flush standard output. If that fails, discard the rest: otherwise Python would print an error at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -129,9 +128,9 @@ def _code(error: Exception) -> int:
 
 
 def _explain(error: Exception) -> str:
-    """Return what an error says, and of one that nobody foresaw, what it is and how to find out more."""
+    """Return the message of an error. Unexpected errors are marked as bugs, with how to report them."""
     if isinstance(error, OSError) and error.strerror and not isinstance(error, WhammingError):
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, WhammingError | OSError | MemoryError):
         return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}; this is a bug: run it with WHAMMING_DEBUG=1 and report what it shows"
+    return f"{type(error).__name__}: {error}; this is a bug: please report it with the traceback of WHAMMING_DEBUG=1"

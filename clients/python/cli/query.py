@@ -1,4 +1,4 @@
-"""A query as a command line gives it: hexadecimal digits, a row of a file, an item that is stored, or a vector."""
+"""The query options of ``whamming search``: a code, a vector, a stored item, or a row of a file."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from whamming.storage.storage_errors import from_system
 
 
 def add_query(parser: argparse.ArgumentParser) -> None:
-    """Add the options that make a query."""
-    group = parser.add_argument_group("the query, and what a mismatch costs")
+    group = parser.add_argument_group("the query, and the cost of a mismatch")
     either = group.add_mutually_exclusive_group(required=True)
     text = "a code as hexadecimal digits, in the index's bit order"
     either.add_argument("--code", metavar="HEX", help=text)
-    text = "a code from a file: packed, boolean, or floating-point by sign, as for import, or a single such row"
+    text = "a code from a file in any form that import takes, or a .npy file with a single code"
     either.add_argument("--code-file", metavar="FILE", help=text)
-    either.add_argument("--like", metavar="ID", type=whole(0, 2**64 - 1), help="the code of an item that is stored")
-    text = "instead of a code, what a stored 0 and a stored 1 of each bit cost, .npy [bits, 2]"
+    either.add_argument("--like", metavar="ID", type=whole(0, 2**64 - 1), help="the code of the stored item ID")
+    text = "costs instead of a code: for each bit, the cost of a stored 0 and of a stored 1, .npy [bits, 2]"
     either.add_argument("--table", metavar="FILE", help=text)
-    text = (
-        "the components of a vector, with commas, for an index with an encoder; --vector=-1,2 if the first is negative"
-    )
+    text = """\
+a vector, for an index with an encoder: its components, separated by commas; write --vector=-1,2 if the first one is
+negative"""
     either.add_argument("--vector", metavar="X,Y,...", type=_vector, help=text)
-    text = "a vector from a file, as for import, or a single row of .npy [dim]"
+    text = "a vector from a file in any form that import takes, or a .npy file [dim] with a single vector"
     either.add_argument("--vector-file", metavar="FILE", help=text)
-    text = "what a mismatch of each bit costs, .npy [bits] (default 1 each: Hamming distance)"
+    text = "the cost of a mismatch at each bit, .npy [bits] (default: 1 each, the Hamming distance)"
     group.add_argument("--weights", metavar="FILE", help=text)
-    text = "of files with several rows: which (default 0)"
+    text = "which row of a file with several rows (default 0)"
     group.add_argument("--row", metavar="N", type=whole(0), default=0, help=text)
     text = """\
-what is made of a vector: asymmetric, its distance to what the encoder has learned of either value of a bit (default
-where it has learned from a sample); inner, its inner product with the signs of a code (default elsewhere); symmetric,
-the Hamming distance to its code, or with --weights a weighted one"""
+how a vector is compared with codes. asymmetric: estimate its distance with what the encoder learned from its sample
+(default if it learned from one). inner: rank by the inner product with the codes' signs (default otherwise). symmetric:
+encode the vector and use the Hamming distance, weighted with --weights"""
     group.add_argument("--costs", choices=get_args(Form), help=text)
     text = """\
-rank hits by the vectors that the index keeps: of the K x N nearest by code, which may miss some, or with exact until
-none can be missed (metric l2 only)"""
+rank hits by the kept vectors. N: rank the K x N items that are nearest by code; may miss some. exact: continue until no
+nearer item can be missing (metric l2 only)"""
     group.add_argument("--rerank", metavar="N|exact", type=_rerank, help=text)
 
 
@@ -61,7 +60,7 @@ def _component(word: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"has the component {word}; give numbers with commas, as in 0.5,-1,2")
+        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, as in 0.5,-1,2; it has {word}")
     return value
 
 
@@ -70,46 +69,49 @@ def _rerank(text: str) -> Rerank:
 
 
 def check_options(args: argparse.Namespace, k: int | None) -> None:
-    """Refuse options that do not go together, whatever the index."""
+    """Fail if options contradict each other, whatever the index."""
     by_vector = args.vector is not None or args.vector_file is not None
     if args.table is not None and args.weights is not None:
-        raise UsageError("--table with --weights: the table says what every bit costs; leave --weights out")
+        raise UsageError("--weights cannot be used with --table, which already sets all costs; leave --weights out")
     if args.costs is not None and not by_vector:
-        raise UsageError(f"--costs {args.costs} without a vector: it says what is made of one; give --vector")
+        raise UsageError(f"--costs {args.costs} requires a vector; give --vector or --vector-file")
     if by_vector and args.weights is not None and args.costs != "symmetric":
-        raise UsageError("--weights with a vector: weights per bit go with --costs symmetric")
+        raise UsageError("--weights with a vector requires --costs symmetric")
     if args.rerank is None:
         return
     if not by_vector:
-        raise UsageError(f"--rerank {args.rerank} without a vector: hits are ranked by it; give --vector")
+        raise UsageError(f"--rerank {args.rerank} requires a vector; give --vector or --vector-file")
     for flag, value in (("--radius", args.radius), ("--weights", args.weights)):
         if value is not None:
-            raise UsageError(f"--rerank {args.rerank} with {flag}: leave one of them out")
+            raise UsageError(f"--rerank {args.rerank} cannot be used with {flag}; leave one of them out")
     if args.rerank != "exact" and k is None:
-        raise UsageError(f"--rerank {args.rerank} without a limit: K x {args.rerank} items are ranked; give -k K")
+        raise UsageError(f"--rerank {args.rerank} ranks K x {args.rerank} items, so it requires a limit; give -k K")
 
 
 def _check_index(args: argparse.Namespace, index: AnyIndex) -> None:
-    """Refuse options that an index is not made for."""
+    """Fail if the index does not support the options."""
     settings, name = index.settings, index.name
     if settings.dim is None:
-        remedy = "give a code, or import vectors into another index with --encoder"
-        raise FailureError(f"index {name} has no encoder, so that it takes no vectors; {remedy}")
+        remedy = "search with a code, or import your vectors into a new index with --encoder"
+        raise FailureError(f"index {name} has no encoder, so it does not take vectors; {remedy}")
     encoder = index.encoder
     if args.costs == "asymmetric" and encoder is not None and encoder.expected is None:
-        raise FailureError(f"--costs asymmetric: the encoder of index {name} has not learned from a sample; use inner")
+        reason = f"the encoder of index {name} was not fitted on a sample"
+        raise FailureError(f"--costs asymmetric is not available: {reason}; use --costs inner")
     if args.rerank is None:
         return
     if settings.keep_vectors is None:
         kept = listed(f"--keep-vectors {kind}" for kind in get_args(KeptVectors))
-        raise FailureError(f"--rerank {args.rerank}: index {name} keeps no vectors; create one with {kept}")
+        raise FailureError(
+            f"--rerank {args.rerank} needs kept vectors, and index {name} has none; create one with {kept}"
+        )
     if args.rerank == "exact" and settings.metric != "l2":
-        remedy = "rank K x N items with --rerank N, or scale vectors to length 1 and use l2, which orders them the same"
-        raise FailureError(f"--rerank exact: index {name} has the metric {settings.metric}, not l2; {remedy}")
+        remedy = "use --rerank N; or scale the vectors to length 1 and use l2, which ranks them the same"
+        raise FailureError(f"--rerank exact requires metric l2, and index {name} has {settings.metric}; {remedy}")
 
 
 def read_query(args: argparse.Namespace, index: AnyIndex) -> dict[str, Any]:
-    """Return the arguments of ``search`` that a command line stands for."""
+    """Return the arguments of ``search`` that correspond to the options."""
     if args.vector is not None or args.vector_file is not None:
         _check_index(args, index)
     given = {"costs": args.costs, "rerank": args.rerank}
@@ -139,7 +141,9 @@ def _read_code(args: argparse.Namespace, index: AnyIndex) -> NDArray[np.uint8]:
         return _code_of_file(args.code_file, args.row, index.settings)
     items = index.get([args.like])
     if not items.found[0]:
-        raise FailureError(f"there is no item {args.like} in index {index.name}; give an id that is there as --like")
+        raise FailureError(
+            f"--like {args.like}: index {index.name} has no item with this id; give the id of a stored item"
+        )
     code: NDArray[np.uint8] = items.codes[0]
     return code
 
@@ -148,10 +152,10 @@ def _code_of_hex(text: str, settings: IndexSettings) -> NDArray[np.uint8]:
     digits = "".join(text.removeprefix("0x").split())
     wrong = re.search(r"[^0-9a-fA-F]", digits)
     if wrong is not None:
-        raise InvalidArgumentError(f"--code {text} has the character {wrong[0]}; hexadecimal digits are 0-9 and a-f")
+        raise InvalidArgumentError(f"--code {text} contains {wrong[0]}; it must be hexadecimal digits, 0-9 and a-f")
     if len(digits) != 2 * settings.code_bytes:
         raise InvalidArgumentError(
-            f"--code has {len(digits)} hexadecimal digits; {settings.bits} bits need {2 * settings.code_bytes}"
+            f"--code has {len(digits)} hexadecimal digits; codes of {settings.bits} bits have {2 * settings.code_bytes}"
         )
     return np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
 
@@ -168,7 +172,7 @@ def _code_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[np.ui
 def _vector_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[Any]:
     if path.endswith(".npy") and (single := _load(path)).ndim == 1:
         if single.dtype.kind not in "iuf" or not np.isfinite(single).all():
-            raise InvalidArgumentError(f"{path} does not hold a vector: its components must be finite numbers")
+            raise InvalidArgumentError(f"{path} is not a vector; its components must be finite numbers")
         _check_length(single, path, settings)
         return single
     file = read_vectors(path, settings.dim)
@@ -179,39 +183,39 @@ def _vector_of_file(path: str, row: int, settings: IndexSettings) -> NDArray[Any
 
 def _check_length(vector: NDArray[Any], source: str, settings: IndexSettings) -> None:
     if len(vector) != settings.dim:
-        raise InvalidArgumentError(f"{source} has {len(vector)} components; vectors of this index have {settings.dim}")
+        raise InvalidArgumentError(f"{source} has {len(vector)} components; vectors in this index have {settings.dim}")
 
 
 def _check_row(row: int, path: str, count: int) -> None:
     if row >= count:
-        raise InvalidArgumentError(f"--row {row}; {path} has {count} rows, from 0 on")
+        raise InvalidArgumentError(f"--row {row} does not exist; {path} has {count} rows, counted from 0")
 
 
 def _code_of_values(values: NDArray[Any], path: str, settings: IndexSettings) -> NDArray[np.uint8]:
-    """Return the code that a single row is."""
+    """Return a single row as a packed code."""
     if values.dtype == np.uint8 and len(values) == settings.code_bytes:
         return values
     if values.dtype.kind not in "bf" or len(values) != settings.bits or np.isnan(values).any():
         raise InvalidArgumentError(
-            f"{path} has {len(values)} values of {values.dtype.name}; a code of {settings.bits} bits is "
-            f"{settings.code_bytes} packed uint8, or {settings.bits} booleans or numbers"
+            f"{path} has {len(values)} values of type {values.dtype.name}; a code of {settings.bits} bits is "
+            f"{settings.code_bytes} packed uint8 values, or {settings.bits} booleans or floating-point numbers"
         )
     return np.packbits(values > 0, bitorder=settings.bit_order)
 
 
 def _read_costs(path: str, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return costs of some shape, or one row of an array of such."""
+    """Return an array of the given shape, or row ``row`` of an array that has one more dimension."""
     values = _load(path)
     if values.dtype.kind not in "biuf":
-        raise InvalidArgumentError(f"{path} holds {values.dtype.name}; costs are numbers")
+        raise InvalidArgumentError(f"{path} holds values of type {values.dtype.name}; costs must be numbers")
     if values.ndim == len(shape) + 1:
         _check_row(row, path, len(values))
         values = values[row]
     if values.shape != shape:
-        raise InvalidArgumentError(f"{path} has the shape {[*values.shape]}; costs of this index are {[*shape]}")
+        raise InvalidArgumentError(f"{path} has shape {[*values.shape]}; costs for this index have shape {[*shape]}")
     if not np.isfinite(values).all():
         bit = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise InvalidArgumentError(f"{path} has a cost of bit {bit} that is not a finite number")
+        raise InvalidArgumentError(f"{path}: the cost of bit {bit} is not finite; costs must be finite numbers")
     return values.astype(np.float64)
 
 
@@ -221,7 +225,7 @@ def _load(path: str) -> NDArray[Any]:
     except OSError as error:
         raise from_system(error, Path(path)) from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgumentError(f"{path} is not a .npy file of numbers; numpy.save writes one") from error
+        raise InvalidArgumentError(f"{path} is not a .npy file of numbers; write one with numpy.save") from error
     if not isinstance(loaded, np.ndarray):
-        raise InvalidArgumentError(f"{path} holds several arrays; give a .npy file")
+        raise InvalidArgumentError(f"{path} holds several arrays; give a .npy file, which holds one")
     return loaded

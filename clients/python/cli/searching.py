@@ -1,4 +1,4 @@
-"""``whamming search``: hits on the terminal as they are proven."""
+"""``whamming search``: print hits as the search proves them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from whamming.native import Hit, Plan
 DEFAULT_K = 10
 
 TEXT = """\
-Prints each hit as soon as no other can come before it: milliseconds since the search began, its distance, the bound
-that no item still to come is nearer than, its id and, with --payloads, what is kept with it. Ctrl-C ends the search.
+Prints hits in order of distance, each as soon as it is proven that no remaining item is nearer. Ctrl-C stops the
+search. The columns are:
 
-With --rerank, distances are those of the vectors; with --rerank N others may be nearer, so that there is no bound."""
+  MS        milliseconds since the search started
+  DISTANCE  distance from the query
+  BOUND     lower bound on the distances of all remaining items
+  ID        id of the item
+  PAYLOAD   payload of the item, with --payloads
+
+With --rerank, distances are between vectors. With --rerank N, items nearer than the hits may be missing, so there is no
+bound."""
 
 EXAMPLE = """\
 whamming search docs --like 42 -k 5 --payloads
@@ -28,16 +35,15 @@ whamming search texts --vector-file queries.npy --row 3 --rerank 10"""
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
     parser = commands("search", search, "find the nearest items", text=TEXT, example=EXAMPLE)
-    parser.add_argument("name", metavar="NAME", help="an index")
-    text = f"at most so many hits, or all (default {DEFAULT_K}, or with --radius all)"
+    parser.add_argument("name", metavar="NAME", help="name of the index")
+    text = f"maximum number of hits, or all (default {DEFAULT_K}; with --radius: all)"
     parser.add_argument("-k", metavar="K", type=_k, help=text)
-    parser.add_argument("--radius", metavar="R", type=number, help="only hits of at most this distance")
-    text = "how to search; the answer is the same (default auto)"
+    parser.add_argument("--radius", metavar="R", type=number, help="only hits within this distance")
+    text = "search algorithm; every plan gives the same hits (default auto)"
     parser.add_argument("--plan", choices=get_args(Plan), default="auto", help=text)
-    parser.add_argument("--payloads", action="store_true", help="print what is kept with each item")
-    add_json(parser, "one JSON object per hit; lower_bound null: nothing is left, or --rerank N")
+    parser.add_argument("--payloads", action="store_true", help="print the payload of each hit")
+    add_json(parser, "print one JSON object per hit; lower_bound is null if no items remain, or with --rerank N")
     add_query(parser)
     add_target(parser)
 
@@ -47,7 +53,6 @@ def _k(text: str) -> int | None:
 
 
 def search(args: argparse.Namespace) -> None:
-    """Search, and print hits as they come."""
     k = args.k
     if k is None and args.radius is None:
         k = DEFAULT_K
@@ -74,8 +79,6 @@ def search(args: argparse.Namespace) -> None:
 
 
 class _Lines:
-    """Hits for people."""
-
     def __init__(self, payloads: bool) -> None:
         say(f"{'MS':>9}  {'DISTANCE':>12}  {'BOUND':>12}  {'ID':>12}" + ("  PAYLOAD" if payloads else ""))
 
@@ -85,8 +88,6 @@ class _Lines:
 
 
 class _Json:
-    """Hits for programs."""
-
     def __init__(self, payloads: bool) -> None:
         self._payloads = payloads
 

@@ -1,4 +1,4 @@
-"""``whamming serve``."""
+"""``whamming serve``: run a server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from whamming.cli.parser import Commands, Parser, add_json, any_number, any_whol
 from whamming.cli.target import busy
 from whamming.storage import WriterBusyError
 
-if TYPE_CHECKING:  # other commands start sooner without the server
+if TYPE_CHECKING:  # importing the server would slow down the other commands
     from whamming.server.config import Config
 
 TEXT = """\
-Every option can also be given in the environment (WHAMMING_MAX_K for --max-k) or in a TOML file (max_k = 1000); flags
-go before the environment, the environment before the file.
+Every option of the server can also be set in the environment (WHAMMING_MAX_K for --max-k) or in a TOML file
+(max_k = 1000). Flags override the environment, and the environment overrides the file.
 
-Prints "listening on HOST:PORT" when it serves, logs to the error stream, and stops on Ctrl-C or SIGTERM after queries
-had time to finish. SIGHUP reloads the certificates; the server goes on, also when its terminal is closed."""
+The server prints "listening on HOST:PORT" when it is ready and logs to standard error. Ctrl-C or SIGTERM stops it;
+running queries get --grace-seconds to finish. SIGHUP reloads the certificates, so closing the terminal does not stop
+the server."""
 
 EXAMPLE = """\
 whamming serve --data my-data --listen 127.0.0.1:7777
@@ -31,16 +32,15 @@ whamming serve --config server.toml --show-config"""
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands("serve", serve, "serve a database by gRPC", text=TEXT, example=EXAMPLE)
-    parser.add_argument("--config", metavar="FILE", help="TOML file with options")
-    parser.add_argument("--show-config", action="store_true", help="print each option with its source, and stop")
-    add_json(parser, "with --show-config: one JSON object, by option")
+    parser = commands("serve", serve, "serve a database over gRPC", text=TEXT, example=EXAMPLE)
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options of the server")
+    parser.add_argument("--show-config", action="store_true", help="print each option with its source, and exit")
+    add_json(parser, "with --show-config: print one JSON object, keyed by option")
     parser.fill = _add_options
 
 
 def _add_options(parser: Parser) -> None:
-    """Add a flag for each option of a server."""
+    """Add a flag for each field of the server's config."""
     from whamming.server.config import Config
 
     group = parser.add_argument_group("options of the server")
@@ -58,7 +58,6 @@ def _add_options(parser: Parser) -> None:
 
 
 def serve(args: argparse.Namespace) -> None:
-    """Serve until told to stop."""
     from whamming.server.config import Config, load, unknown_variables
 
     flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
@@ -66,7 +65,7 @@ def serve(args: argparse.Namespace) -> None:
     if args.show_config and args.json:
         say_json({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
     elif args.show_config:
-        lines = [f"{setting.name} = {json.dumps(setting.value)}" for setting in settings]  # which is TOML
+        lines = [f"{setting.name} = {json.dumps(setting.value)}" for setting in settings]  # valid TOML
         width = max(map(len, lines))
         for line, setting in zip(lines, settings, strict=True):
             say(f"{line.ljust(width)}  # {setting.source}")

@@ -1,4 +1,4 @@
-"""Where a command works: on a server, or on a directory in this process."""
+"""The database that a command uses: on a server, or in a directory that this process opens."""
 
 from __future__ import annotations
 
@@ -24,62 +24,62 @@ AnyIndex: TypeAlias = "StoredIndex | RemoteIndex"
 VARIABLE: Final = "WHAMMING_SERVER"
 DEFAULT_SERVER: Final = "127.0.0.1:7777"
 TIMEOUT: Final = 5.0
-NOTICE: Final = 1.0
-"""Seconds after which somebody who waits is told what for."""
+NOTICE_AFTER: Final = 1.0
+"""Seconds without a connection after which a note says what the command is waiting for."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add ``--server`` and how it is reached, and ``--data``."""
+    """Add ``--server``, ``--data`` and the options of a connection."""
     group = parser.add_argument_group("where the database is")
     either = group.add_mutually_exclusive_group()
-    text = f"a server (default: the environment's {VARIABLE}, or {DEFAULT_SERVER})"
+    text = f"address of a server (default: environment variable {VARIABLE}, or {DEFAULT_SERVER})"
     either.add_argument("--server", metavar="HOST:PORT", help=text)
-    either.add_argument("--data", metavar="DIR", help="a directory, opened by this process")
-    group.add_argument("--tls", action="store_true", help="the server has a certificate from a well-known authority")
-    text = "it has one from an authority whose certificates are in this PEM file"
+    either.add_argument("--data", metavar="DIR", help="directory to open in this process, without a server")
+    text = "connect with TLS; the server's certificate comes from a well-known authority"
+    group.add_argument("--tls", action="store_true", help=text)
+    text = "connect with TLS; trust only the authorities in this PEM file"
     group.add_argument("--tls-ca", metavar="FILE", help=text)
-    group.add_argument(
-        "--tls-cert", metavar="FILE", help="PEM file of your own certificate, where the server asks for it"
-    )
-    group.add_argument("--tls-key", metavar="FILE", help="PEM file of your private key")
+    text = "PEM file with your client certificate, if the server requires one"
+    group.add_argument("--tls-cert", metavar="FILE", help=text)
+    group.add_argument("--tls-key", metavar="FILE", help="PEM file with the private key of --tls-cert")
     text = f"seconds to wait for a server that does not answer (default {TIMEOUT:g})"
     group.add_argument("--timeout", metavar="S", type=positive, default=TIMEOUT, help=text)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add ``--data`` to a command that works on directories only."""
+    """Add ``--data`` to a command that works only on directories."""
     parser.add_argument("--data", metavar="DIR", required=True, help="directory of the database")
 
 
 def server_address(args: argparse.Namespace) -> str:
-    """Return the server that a command line means."""
-    given, source = args.server, "--server "
+    """Return the address of the server that the options name."""
+    given, source = args.server, "--server"
     if given is None:
-        given, source = os.environ.get(VARIABLE) or DEFAULT_SERVER, f"{VARIABLE}="
+        given, source = os.environ.get(VARIABLE) or DEFAULT_SERVER, VARIABLE
     host, colon, port = given.rpartition(":")
     if not (host and "/" not in host and colon and port.isdecimal() and 0 < int(port) < 65_536):
-        raise UsageError(f"{source}{given}; it must be HOST:PORT, as in {DEFAULT_SERVER}")
+        raise UsageError(f"{source} must be HOST:PORT, as in {DEFAULT_SERVER}, not {given}")
     return str(given)
 
 
 def target_name(args: argparse.Namespace) -> str:
-    """Return what tells one target from another."""
+    """Return a name that identifies the target."""
     return f"server {server_address(args)}" if args.data is None else f"directory {Path(args.data).resolve()}"
 
 
 @contextlib.contextmanager
 def opened(args: argparse.Namespace, *, write: bool = False, create: bool = False) -> Iterator[AnyDatabase]:
-    """Open what a command line means: a directory for reading unless ``write``, made if it is missing if ``create``."""
+    """Connect to the server or open the directory. ``write`` and ``create`` apply to directories only."""
     if args.data is not None:
         if _tls(args):
-            raise UsageError("--tls is about servers, and --data is a directory; give one of them")
+            raise UsageError("--tls applies to servers and cannot be used with --data; leave one of them out")
         with open_directory(args.data, write=write, create=create) as directory:
             yield directory
         return
     address = server_address(args)
-    waiting = threading.Timer(NOTICE, note, [f"waiting for a server at {address}, up to {args.timeout:g} s"])
+    waiting = threading.Timer(NOTICE_AFTER, note, [f"waiting up to {args.timeout:g} s for a server at {address}"])
     waiting.daemon = True
-    if args.timeout > NOTICE:
+    if args.timeout > NOTICE_AFTER:
         waiting.start()
     try:
         remote = whamming.connect(address, tls=_tls(args), timeout=args.timeout, retry_seconds=args.timeout)
@@ -90,16 +90,15 @@ def opened(args: argparse.Namespace, *, write: bool = False, create: bool = Fals
 
 
 def _tls(args: argparse.Namespace) -> whamming.Tls | bool:
-    """Return how a command line means to connect."""
     files = args.tls_ca, args.tls_cert, args.tls_key
     if (args.tls_cert is None) != (args.tls_key is None):
         given, missing = ("--tls-cert", "--tls-key") if args.tls_key is None else ("--tls-key", "--tls-cert")
-        raise UsageError(f"{given} without {missing}; a certificate and its key go together")
+        raise UsageError(f"{given} requires {missing}; a certificate and its key go together")
     return args.tls if files == (None, None, None) else whamming.Tls(*files)
 
 
 def find_index(database: AnyDatabase, name: str) -> AnyIndex:
-    """Open the index that a command line names; one that is missing is told with those that there are."""
+    """Open an index. If it does not exist, the error names similar or existing ones."""
     try:
         return database.index(name)
     except NotFoundError as error:
@@ -107,23 +106,23 @@ def find_index(database: AnyDatabase, name: str) -> AnyIndex:
 
 
 def no_such_index(database: AnyDatabase, name: str) -> NotFoundError:
-    """Return what to raise where there is no index of a name."""
+    """Return the error for an index that does not exist."""
     names = database.list_indexes()
-    there = f"there are: {', '.join(names)}" if names else "there are none yet; make one: whamming create NAME --bits N"
+    there = f"existing indexes: {', '.join(names)}" if names else "to create one: whamming create NAME --bits N"
     return NotFoundError(f"there is no index {name}{did_you_mean(name, names) or f'; {there}'}")
 
 
 def open_directory(data: str, *, write: bool = False, create: bool = False) -> Database:
-    """Open the database in a directory; what is wrong is told in the words of the command line."""
+    """Open the database in a directory. Errors are phrased in terms of the command line."""
     if data == ":memory:":
-        raise UsageError("--data :memory: would be gone with this command; give a directory, or a --server")
+        raise UsageError("--data :memory: would be lost when this command ends; give a directory, or use --server")
     try:
         return whamming.open(data, mode="w" if write else "r", create=create)
     except NotFoundError as error:
-        remedy = f"make one: whamming create NAME --bits N --data {data}"
+        remedy = f"to create one: whamming create NAME --bits N --data {data}"
         raise NotFoundError(f"there is no database at {data}; {remedy}") from error
     except WriterBusyError as error:
-        raise busy(data, "give that server's address as --server, or stop that process") from error
+        raise busy(data, "if it is a server, use --server HOST:PORT instead of --data; otherwise, stop it") from error
     except StorageError as error:
         if isinstance(error.__cause__, OSError) and write:
             reason = error.__cause__.strerror or error.__cause__
@@ -132,5 +131,5 @@ def open_directory(data: str, *, write: bool = False, create: bool = False) -> D
 
 
 def busy(data: str, remedy: str) -> WriterBusyError:
-    """Return what to raise where another process writes to a directory."""
+    """Return the error for a directory that another process has open for writing."""
     return WriterBusyError(f"another process has {data} open for writing; {remedy}")

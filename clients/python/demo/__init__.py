@@ -1,4 +1,4 @@
-"""Whamming's demonstration: dictionary texts with the sign bits of their embeddings, and a model for what you type.
+"""The demo: search dictionary definitions by meaning, with binary codes of their embeddings.
 
-``python -m whamming.demo`` runs it; the data and the model are :mod:`whamming.demo.texts`.
+``python -m whamming.demo`` runs it. :mod:`whamming.demo.texts` has the data and the model for sentences you type.
 """

@@ -1,8 +1,8 @@
-"""``python -m whamming.demo``: type a sentence, and see the nearest texts of a dictionary arrive from a server.
+"""``python -m whamming.demo``: type a sentence and see the nearest dictionary definitions.
 
-A real server is started on an LMDB index of texts with the sign bits of their embeddings. The sentence's own numbers
-are the weights: getting a bit wrong costs as much as the sentence is sure of it. Hits are shown as the server proves
-them.
+The demo starts a server with an index of definitions. The code of a text is the sign bits of its embedding. The weights
+of a query are the absolute values of the sentence's embedding, so a bit that the sentence is sure of costs more when it
+differs. Each hit is shown as soon as the server has proven it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ EXAMPLES = ("a musician who plays the piano", "a place where ships are safe from
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Start a server, fill it, search it."""
     parser = argparse.ArgumentParser(
         prog="python -m whamming.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sentence", nargs="*", help="what to look for; by default two examples, then what you type")
+    parser.add_argument("sentence", nargs="*", help="the sentence to search for (default: two examples, then a prompt)")
     parser.add_argument("-k", type=_positive, default=8, help="hits to show (default 8)")
-    parser.add_argument("--data", type=Path, help="keep the database in this directory (default: a temporary one)")
+    parser.add_argument("--data", type=Path, help="directory of the database (default: a temporary one)")
     parser.add_argument("--listen", default="127.0.0.1:0", help="address of the server (default: a free port)")
     parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
     options = parser.parse_args(arguments)
@@ -60,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _positive(text: str) -> int:
     k = int(text)
     if k < 1:
-        raise argparse.ArgumentTypeError(f"{k}; it must be 1 or more")
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {k}")
     return k
 
 
 @contextlib.contextmanager
 def serving(data: Path, listen: str) -> Iterator[str]:
-    """Run a server in a process of its own; gives its address."""
+    """Run a server in another process. Yields its address."""
     command = [
         sys.executable,
         "-m",
@@ -91,7 +90,7 @@ def serving(data: Path, listen: str) -> Iterator[str]:
 
 
 def filled(database: whamming.RemoteDatabase) -> RemoteIndex:
-    """Return the index of texts, made and filled if it is not there yet."""
+    """Return the index of texts. Create and fill it if it does not exist yet."""
     index = database.create_index(INDEX, BITS, exist_ok=True)
     glosses = load()
     if len(index) != len(glosses.texts):
@@ -104,7 +103,6 @@ def filled(database: whamming.RemoteDatabase) -> RemoteIndex:
 
 
 def show(index: RemoteIndex, encoder: SentenceEncoder, sentence: str, k: int) -> None:
-    """Print the nearest texts as they arrive."""
     vector = encoder.encode(sentence)
     code, weights = np.packbits(vector > 0, bitorder="little"), np.abs(vector)
     print(f'\n"{sentence}"\n{"ms":>7}  {"distance":>8}  {"bound":>8}  text')

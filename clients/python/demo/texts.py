@@ -1,10 +1,10 @@
-"""The demonstration's data: 12,000 glosses of WordNet with binary embeddings, and vectors of sentences that you type.
+"""Data and model of the demo: 12,000 WordNet glosses with binary codes, and an encoder for sentences you type.
 
-A text reads ``gardener: someone employed to work in a garden``. Its code is the sign bits, around their mean, of the
-384 numbers that a sentence transformer (MiniLM) gave it. That transformer is not here: a sentence that you type gets
-its 384 numbers as a sum of vectors of pieces of words, fitted by ridge regression to what the transformer says.
-Against such codes the weighted Hamming distance with weights ``abs(vector)`` ranks like the inner product with the
-codes' signs::
+A text looks like ``gardener: someone employed to work in a garden``. Its embedding is a vector of 384 numbers from a
+sentence transformer (MiniLM). Its code is the sign bits of the embedding, after subtracting the mean. The transformer
+itself is not included. Instead, the vector of a sentence is a sum of vectors of word pieces, which ridge regression has
+fitted to the transformer's output. With weights ``abs(vector)``, the weighted Hamming distance ranks texts like the
+inner product of the vector with the codes' signs::
 
     glosses, encoder = load(), SentenceEncoder.load()
     index.upsert(glosses.ids, glosses.codes)
@@ -12,8 +12,8 @@ codes' signs::
     for hit in index.search(np.packbits(vector > 0, bitorder="little"), weights=abs(vector), k=10):
         print(glosses.texts[hit.id])
 
-Both files are made by ``tests/demo/make_texts.py``, which also says how good they are. The glosses are WordNet's, under
-the licence in ``LICENSE.wordnet``.
+``tests/demo/make_texts.py`` creates both data files and reports their quality. The glosses come from WordNet; their
+licence is in ``LICENSE.wordnet``.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 384
-"""Numbers of a sentence's vector, and bits of a text's code."""
+"""Components of a sentence's vector, and bits of a text's code."""
 
 CONSTANT = (127, 223, 319)
-"""Bits that are 0 in every code, as those numbers are 0 in every embedding the codes were made from: 381 bits tell.
+"""Bits that are 0 in every code, because these components are 0 in every embedding. The other 381 bits vary.
 
-The encoder gives exactly 0 there too, so they cost nothing in a search.
+The encoder also returns exactly 0 for these components, so they cost nothing in a search.
 """
 
 START = "^"
-"""Begins a piece that stands at the start of a word."""
+"""Marks a piece that is at the start of a word."""
 
 LONGEST_PIECE = 24
-"""Characters of a piece, at most."""
+"""Maximum length of a piece in characters, including ``START``."""
 
 
 @dataclass(frozen=True)
 class Glosses:
-    """Texts, and row by row what an index holds of them."""
+    """The texts, with the id and code of each one."""
 
     texts: list[str]
     codes: NDArray[np.uint8]
     """``[n, 48]``; bit i is byte ``i >> 3``, mask ``1 << (i & 7)``: ``bit_order="little"``."""
     ids: NDArray[np.uint64]
-    """0 to n - 1: the text of a hit is ``texts[hit.id]``."""
+    """0 to n - 1, so the text of a hit is ``texts[hit.id]``."""
 
 
 def load() -> Glosses:
@@ -64,10 +64,7 @@ def load() -> Glosses:
 
 
 class SentenceEncoder:
-    """Turns a sentence into the vector that the texts' embedding would be likely to give it.
-
-    Immutable: many threads may share one.
-    """
+    """Approximates the embedding of a sentence. Immutable and thread-safe."""
 
     def __init__(
         self,
@@ -76,9 +73,9 @@ class SentenceEncoder:
         steps: NDArray[np.floating],
         basis: NDArray[np.floating],
     ) -> None:
-        """Make an encoder of one vector per piece of a word.
+        """Take one vector per word piece: ``steps[p] * numbers[p] @ basis`` for piece p.
 
-        That of piece p is ``steps[p] * numbers[p] @ basis``: ``numbers`` is ``[pieces, d]``, ``basis`` ``[d, 384]``.
+        ``numbers`` is ``[pieces, d]`` and ``basis`` is ``[d, 384]``.
         """
         self._rows = {piece: row for row, piece in enumerate(pieces)}
         self._numbers = numbers
@@ -87,18 +84,18 @@ class SentenceEncoder:
 
     @classmethod
     def load(cls) -> SentenceEncoder:
-        """Read the encoder that comes with the texts (40 ms)."""
+        """Read the encoder (40 ms)."""
         arrays = _read("words.npz")
         basis = arrays["basis"] * arrays["basis_steps"].astype(np.float32)[:, np.newaxis]
-        numbers = np.ascontiguousarray(arrays["numbers"].T)  # in the file by dimension: alike in size, so they compress
+        numbers = np.ascontiguousarray(arrays["numbers"].T)  # stored by dimension, which compresses better
         return cls(arrays["pieces"].tobytes().decode().split("\n"), numbers, arrays["steps"], basis)
 
     def encode(self, sentence: str) -> NDArray[np.float32]:
-        """Return the sentence's 384 numbers, as a vector of length 1.
+        """Return the sentence's vector: 384 components, scaled to length 1.
 
-        Case, accents, punctuation and the order of words do not matter, and numbers are ignored. A word that is not
-        known is read as the longest pieces of it that are, down to single letters. A sentence without any Latin letter
-        gives zeros, to which all texts are equally near: a search then yields them in the order of their ids.
+        Case, accents, punctuation, digits and word order do not matter. An unknown word is split into its longest known
+        pieces, down to single letters. A sentence without Latin letters gives a vector of zeros. All texts have the
+        same distance from it, so a search returns them in the order of their ids.
         """
         counts = Counter(piece for word in words(sentence) for piece in split(word, self._rows))
         rows = [self._rows[piece] for piece in counts]
@@ -108,13 +105,13 @@ class SentenceEncoder:
 
 
 def words(sentence: str) -> list[str]:
-    """Return a sentence's words: runs of Latin letters, in lower case, without accents."""
+    """Return the words of a sentence: runs of Latin letters, in lower case, without accents."""
     parts = unicodedata.normalize("NFKD", sentence.lower())
     return re.findall(r"[a-z]+", "".join(part for part in parts if not unicodedata.combining(part)))
 
 
 def split(word: str, known: Container[str]) -> Iterator[str]:
-    """Yield the longest known piece at the word's start, then the longest at the start of what is left, and so on."""
+    """Split a word greedily: yield the longest known prefix, then the longest known prefix of the rest, and so on."""
     marked, start = START + word, 0
     while start < len(marked):
         longest = min(len(marked), start + LONGEST_PIECE)

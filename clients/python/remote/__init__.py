@@ -1,1 +1,1 @@
-"""How clients talk to a server."""
+"""The gRPC client that :mod:`whamming.aio` and :mod:`whamming.blocking` are built on."""

@@ -1,4 +1,4 @@
-"""What a server sends about queries: chunks of hits, and how each query ended."""
+"""Reads search responses: chunks of hits, and how each query ended."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from whamming.wire.statistics import stats_at
 NO_IDS: Final = np.empty(0, dtype=np.uint64)
 NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
 FINISHED: Final = (search_pb2.END_REASON_COMPLETE, search_pb2.END_REASON_EXHAUSTED)
-"""Why a query ends that has nothing more to say."""
+"""End reasons of a query that has returned all its hits."""
 RESUMABLE: Final = (search_pb2.END_REASON_SNAPSHOT_EXPIRED, search_pb2.END_REASON_SHUTDOWN)
-"""Why a query ends that goes on by being sent again."""
+"""End reasons after which the query can be sent again to continue."""
 
 
 class QueryEnd(NamedTuple):
-    """How a query ended: a row of a message's ends."""
+    """How a query ended: one row of the ``ends`` of a message."""
 
     ends: search_pb2.QueryEnds
     row: int
 
     @property
     def reason(self) -> search_pb2.EndReason:
-        """Why."""
         return self.ends.reasons[self.row]
 
     @property
     def stats(self) -> Stats:
-        """What the query has cost."""
         return stats_at(self.ends.statistics, self.row)
 
     @property
     def error(self) -> WhammingError:
-        """What it failed for; where it did not fail, an error that names the reason."""
+        """The error that the query failed with. If it did not fail, an error that names the end reason."""
         query_id = self.ends.query_ids[self.row]
         for error in self.ends.errors:
             if error.query_id == query_id:
@@ -54,7 +52,7 @@ class Chunk(NamedTuple):
     ids: NDArray[np.uint64]
     distances: NDArray[np.float64]
     payloads: Sequence[bytes]
-    """One per hit; empty: the message has none."""
+    """One per hit, or empty if the message has no payloads."""
     bound: float
     end: QueryEnd | None
 

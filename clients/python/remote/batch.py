@@ -1,4 +1,4 @@
-"""A batch of queries on a server, and the answer that their results are put together to."""
+"""Runs ``search_batch`` on a server: sends the queries in messages and combines their results into one answer."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import RemoteStats
 
 QUERIES_PER_MESSAGE: Final = 256
-"""At most, unless the server takes fewer."""
+"""Reduced if the server accepts fewer."""
 MESSAGES_AHEAD: Final = 4
-"""Messages whose queries may be under way at once, unless the server takes fewer."""
+"""Messages whose queries may run at once. Reduced if the server accepts fewer."""
 _NO_ID: Final = np.iinfo(np.uint64).max
 
 
 class _TooManyUnderWayError(OverloadedError):
-    """The server refused a query because too many of the call are under way."""
+    """The server refused a query because too many queries of the call are running."""
 
 
 class BatchSearch:
-    """The queries of one ``search_batch``, on a call of their own. Unanswered ones are sent again if it breaks."""
+    """The queries of one ``search_batch``, on a call of their own. If it breaks, unanswered queries are sent again."""
 
     def __init__(
         self, connection: Connection, index: str, queries: Queries, options: search_pb2.QueryOptions, k: int
     ) -> None:
-        """Take queries. ``k``: hits wanted of each."""
         self._connection = connection
         self._index = index
         self._queries = queries
@@ -51,13 +50,16 @@ class BatchSearch:
         self._places: list[NDArray[np.int64]] = []
         self._ids: list[NDArray[np.uint64]] = []
         self._distances: list[NDArray[np.float64]] = []
-        """Hits as they arrived, message by message, with the place of each hit's query."""
+        """Hits in the order of arrival, one array per message. A hit's place is the row of its query in the batch."""
         self._ends: list[QueryEnd | None] = [None] * count
         self._guesses: dict[int, search_pb2.QueryGuess] = {}
         self._left = count if k else 0
 
     async def run(self) -> None:
-        """Get all answers. Every turn answers some, sends less at once, or counts as a failed attempt."""
+        """Get all answers.
+
+        It terminates: each iteration answers some queries, sends fewer at once, or counts as a failed attempt.
+        """
         attempts = self._connection.retries.begin()
         while self._left:
             before = self._left
@@ -94,9 +96,9 @@ class BatchSearch:
         finally:
             call.cancel()
             if not sending.cancel() and not sending.cancelled():
-                sending.result()  # raises what sending failed for: then the call was cancelled for it
+                sending.result()  # if sending failed, raise its error: that failure cancelled the call
         if self._left:
-            raise UnavailableError("the server ended the stream before it had answered everything")
+            raise UnavailableError("the server ended the stream before it answered all queries")
 
     async def _send(self, call: Any, room: asyncio.Semaphore) -> None:
         waiting = np.flatnonzero([end is None for end in self._ends])
@@ -106,12 +108,12 @@ class BatchSearch:
             try:
                 await call.write(request)
             except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # the reading side learns why
+                return  # the reader raises the error
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             await call.done_writing()
 
     def _take(self, response: search_pb2.SearchResponse) -> None:
-        """Take a message in, unless a query of it has failed: then raise that query's error."""
+        """Store the results of a message. If one of its queries failed, raise that query's error instead."""
         ends = response.ends
         for row, reason in enumerate(ends.reasons):
             if reason == search_pb2.END_REASON_FAILED:
@@ -126,12 +128,12 @@ class BatchSearch:
         for guess in ends.guesses:
             self._guesses[guess.query_id] = guess
         for row, (place, reason) in enumerate(zip(ends.query_ids, ends.reasons, strict=True)):
-            if reason not in RESUMABLE:  # else it is sent again as a whole
+            if reason not in RESUMABLE:  # otherwise the whole query is sent again
                 self._ends[place] = QueryEnd(ends, row)
                 self._left -= 1
 
     def _drop_unfinished(self) -> None:
-        """Forget the hits of queries that are sent again."""
+        """Drop the hits of queries that will be sent again."""
         finished = np.array([end is not None for end in self._ends])
         for part, places in enumerate(self._places):
             keep = finished[places]
@@ -139,7 +141,7 @@ class BatchSearch:
             self._ids[part], self._distances[part] = self._ids[part][keep], self._distances[part][keep]
 
     def answer(self, *, single: bool) -> Answer:
-        """Put the answers together as :meth:`whamming.native.View.search` does."""
+        """Combine the results in the form that :meth:`whamming.native.View.search` returns."""
         count = len(self._queries)
         places, hit_ids, hit_distances = self._hits()
         proven = np.bincount(places, minlength=count).astype(np.uint64)
@@ -165,13 +167,13 @@ class BatchSearch:
         return Answer(ids, distances, counts, proven, exact, stats)
 
     def _hits(self) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]:
-        """Return all hits with the places of their queries."""
+        """Return all hits: the places of their queries, their ids and their distances."""
         if not self._places:
             return np.empty(0, dtype=np.int64), NO_IDS, NO_DISTANCES
         return np.concatenate(self._places), np.concatenate(self._ids), np.concatenate(self._distances)
 
 
 def _cancel_if_failed(sending: asyncio.Task[None], call: Any) -> None:
-    """Cancel a call whose sending task has failed: its reader would wait for ever."""
+    """Cancel the call if its sending task failed. Otherwise its reader would wait forever."""
     if not sending.cancelled() and sending.exception() is not None:
         call.cancel()

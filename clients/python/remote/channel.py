@@ -1,4 +1,4 @@
-"""Connections to a server: which addresses are taken, how a channel is opened, and why one cannot be."""
+"""Opens gRPC channels: checks the address, waits for the connection, and explains why it failed."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ OPTIONS: Final = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-"""Of a gRPC channel."""
 
 PROBE_AFTER: Final = 0.5
-"""Seconds without a connection after which the port is asked what it speaks."""
+"""Seconds without a connection after which the port is probed for the other protocol: TLS or plain HTTP/2."""
 PROBE_SECONDS: Final = 2.0
-"""Most seconds that one question takes."""
+"""Time limit of a probe."""
 
 _ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):(?P<port>[0-9]{1,5})")
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What an HTTP/2 client without TLS sends first, with empty settings."""
+"""The first bytes of an HTTP/2 client without TLS: the connection preface and an empty SETTINGS frame."""
 _SETTINGS_FRAME: Final = 4
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``; raises :class:`InvalidArgumentError` for anything else."""
+    """Split ``HOST:PORT``. Raises :class:`InvalidArgumentError` for anything else."""
     match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if match is None or not 1 <= int(match["port"]) <= 65_535:
         raise InvalidArgumentError(
-            f"address = {address!r}; it must be HOST:PORT with a port of 1 to 65535, as in localhost:7777 or [::1]:7777"
+            f"address = {address!r}; it must be HOST:PORT, as in localhost:7777 or [::1]:7777, with port 1 to 65535"
         )
     return match["host"].strip("[]"), int(match["port"])
 
 
 async def open_channel(address: str, tls: Tls | bool, timeout: float) -> grpc.aio.Channel:
-    """Connect. Raises :class:`UnavailableError` if no server answers in time, with the likely reason."""
+    """Open a channel. If no server answers in time, raise :class:`UnavailableError` with the likely reason."""
     credentials = (tls if isinstance(tls, Tls) else Tls()).credentials() if tls else None
     with shared_poller(asyncio.get_running_loop()):
         if credentials is None:
@@ -65,7 +64,7 @@ async def open_channel(address: str, tls: Tls | bool, timeout: float) -> grpc.ai
 
 
 async def _ready(channel: grpc.aio.Channel, address: str, encrypted: bool, timeout: float) -> None:
-    """Wait until the channel is connected. Meanwhile the port may be asked what it speaks."""
+    """Wait until the channel is connected. If that takes long, probe the port for the other protocol meanwhile."""
     end = time.monotonic() + timeout
     ready = asyncio.ensure_future(channel.channel_ready())
     mismatch = asyncio.ensure_future(_mismatch(address, encrypted, min(PROBE_AFTER, timeout)))
@@ -83,24 +82,27 @@ async def _ready(channel: grpc.aio.Channel, address: str, encrypted: bool, timeo
     if reason is None:
         how, remedy = "", f"start one with: whamming serve --listen {address}"
         if encrypted:
-            how = " by TLS"
-            remedy = "its certificate must be for that name, from an authority that you trust; it may ask you for yours"
-        reason = f"no server answers at {address}{how} within {timeout} s; {remedy}"
+            how = " over TLS"
+            remedy = (
+                "check that the server is running, that its certificate is valid for this name and signed by an "
+                "authority you trust, and that you send a client certificate if it requires one"
+            )
+        reason = f"no server answers at {address}{how} within {timeout:g} s; {remedy}"
     raise UnavailableError(reason)
 
 
 async def _mismatch(address: str, encrypted: bool, after: float) -> str | None:
-    """After some seconds, ask the port for the other protocol; returns what to tell the user if it speaks that."""
+    """After ``after`` seconds, probe the port for the other protocol. If it answers, return the error message."""
     await asyncio.sleep(after)
     host, port = split_address(address)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_SECONDS):
             if encrypted and await _speaks_http2(host, port):
-                return f"the server at {address} does not use TLS; connect without it"
+                return f"the server at {address} does not use TLS; connect without TLS"
             if not encrypted and await _speaks_tls(host, port):
                 return (
-                    f"the server at {address} expects TLS; connect by TLS, and give the file of the authority that "
-                    "signed its certificate unless that is a public one"
+                    f"the server at {address} requires TLS; connect with TLS, and if its certificate is not from a "
+                    "public authority, give the file of the authority that signed it"
                 )
     return None
 
@@ -108,13 +110,13 @@ async def _mismatch(address: str, encrypted: bool, after: float) -> str | None:
 async def _speaks_tls(host: str, port: int) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the question is only whether it is TLS; nothing is sent
+    context.verify_mode = ssl.CERT_NONE  # only finds out whether the port uses TLS; nothing is sent
     context.set_alpn_protocols(["h2"])
     try:
         _, writer = await asyncio.open_connection(host, port, ssl=context)
     except (OSError, EOFError):  # an SSLError is an OSError
         return False
-    writer.transport.abort()  # without a farewell: some event loops wait half a minute for the other's
+    writer.transport.abort()  # not close(): some event loops then wait 30 s for the server's close_notify
     return True
 
 
@@ -135,17 +137,17 @@ async def _speaks_http2(host: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let several event loops of one process use gRPC without a word on the error stream.
+    """Let several event loops of one process use gRPC without printing tracebacks.
 
-    All loops watch the same socket of gRPC's poller. When it becomes readable, all are woken, one reads it, and the
-    others fail with BlockingIOError, which their loops would print with a traceback. The one that reads passes events
-    to the loops that they belong to, and fails with RuntimeError if such a loop has been closed. Nothing is lost, since
-    each event has its own byte in the socket. gRPC registers its callback with a loop when a channel is opened in it,
-    so that is where this makes the callback ignore both errors.
+    All loops watch the same socket of gRPC's poller. When it becomes readable, all loops wake up. One of them reads it,
+    and the others get a BlockingIOError, which they would print with a traceback. The loop that reads passes each event
+    to the loop it belongs to, and gets a RuntimeError if that loop is closed. No event is lost, because each one has
+    its own byte in the socket. So both errors can be ignored. gRPC registers its callback with a loop when a channel is
+    opened, so this context manager wraps the callback at that time.
     """
     add_reader = loop.add_reader
 
-    def add_patient_reader(fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_quiet_reader(fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         def read() -> None:
             try:
                 callback(*args)
@@ -157,8 +159,8 @@ def shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
         add_reader(fd, read)
 
-    loop.add_reader = add_patient_reader  # type: ignore[method-assign, assignment]
+    loop.add_reader = add_quiet_reader  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        del loop.add_reader  # the class's own is back
+        del loop.add_reader  # restores the method of the class

@@ -1,4 +1,4 @@
-"""A database on a server, for asyncio."""
+"""The asyncio client's database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Database(AsyncDatabaseVerbs):
     """Named indexes on a server. Use it in an ``async with`` block, or call :meth:`close`. For one event loop."""
 
     def __init__(self, channel: grpc.aio.Channel, address: str, retry_seconds: float) -> None:
-        """Wrap a channel; prefer :func:`whamming.aio.connect`."""
+        """Wrap a channel. Use :func:`whamming.aio.connect` instead."""
         self.address = address
         self._closed = False
         self._channel = channel
@@ -41,7 +41,6 @@ class Database(AsyncDatabaseVerbs):
         self._retries = self._connection.retries
 
     def __repr__(self) -> str:
-        """Describe the database in a line."""
         return f"Database({self.address!r}{', closed' if self._closed else ''})"
 
     @verb
@@ -111,11 +110,11 @@ class Database(AsyncDatabaseVerbs):
 
     @verb
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
-        raise local_only("verify", "run it where the server runs: whamming verify --data DIR")
+        raise local_only("verify", "run it on the server's machine: whamming verify --data DIR")
 
     @verb
     async def backup(self, path: str | Path) -> None:
-        raise local_only("backup", "run it where the server runs: whamming backup --data DIR TO")
+        raise local_only("backup", "run it on the server's machine: whamming backup --data DIR TO")
 
     @verb
     async def close(self) -> None:

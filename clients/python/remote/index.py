@@ -1,4 +1,4 @@
-"""An index on a server, for asyncio."""
+"""The asyncio client's index."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
     from whamming.remote.database import Database
 
 GET_BYTES: Final = 2 << 20
-"""Of ids and codes that are asked for in one message; a server sends 3 MiB with their payloads."""
+"""Size of the ids and codes that one ``Get`` may return. The server's limit, with payloads, is 3 MiB."""
 
 
 class Index(AsyncIndexVerbs):
     """One index on a server. For one event loop."""
 
     def __init__(self, database: Database, name: str, settings: IndexSettings) -> None:
-        """Name an index; prefer :meth:`Database.index`."""
+        """Refer to an index. Use :meth:`Database.index` instead."""
         self.name = name
         self.closed = False
         """:meth:`close` was called."""
         self._settings = settings
-        self._of = database
+        self._parent = database
 
     @property
     @verb
@@ -67,9 +67,8 @@ class Index(AsyncIndexVerbs):
         return self._settings
 
     def __repr__(self) -> str:
-        """Describe the index in a line."""
         closed = ", closed" if self.closed else ""
-        return f"Index({self.name!r}, {self.settings.bits} bits, at {self._of.address}{closed})"
+        return f"Index({self.name!r}, {self.settings.bits} bits, at {self._parent.address}{closed})"
 
     @verb
     async def __aenter__(self) -> Self:
@@ -114,7 +113,7 @@ class Index(AsyncIndexVerbs):
                 await attempts.wait(error)
 
     async def _upsert(self, requests: UpsertRequests) -> None:
-        """Send what is not acknowledged yet on one call."""
+        """Send all unacknowledged messages on one call."""
         call = self._database._items.Upsert(requests.unacknowledged())
         try:
             async for done in responses(call):
@@ -123,7 +122,7 @@ class Index(AsyncIndexVerbs):
         finally:
             call.cancel()
         if requests.acknowledged < len(requests):
-            raise UnavailableError("the server ended the stream before it had written everything")
+            raise UnavailableError("the server ended the stream before it wrote all items")
 
     @verb
     async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
@@ -161,7 +160,7 @@ class Index(AsyncIndexVerbs):
             request = get_request(self.name, wanted[piece])
             try:
                 response = await database._retries.run(lambda request=request: database._items.Get(request))  # type: ignore[misc]
-            except AnswerTooLargeError:  # for its payloads
+            except AnswerTooLargeError:  # because of the payloads
                 if size == 1:
                     raise
                 size = max(1, min(size, len(wanted)) // 4)
@@ -173,7 +172,7 @@ class Index(AsyncIndexVerbs):
 
     @verb
     async def snapshot(self) -> Snapshot:
-        raise local_only("snapshot", "each search and each scan sees the index as it is when it begins")
+        raise local_only("snapshot", "each search and each scan sees the index as it was when it started")
 
     @verb
     async def scan(self, size: int = 10_000) -> AsyncGenerator[Rows, None]:
@@ -222,7 +221,7 @@ class Index(AsyncIndexVerbs):
         connection = self._database._connection
         if threads is not None:
             raise InvalidArgumentError(
-                f"threads = {threads}; a server has threads of its own, as whamming serve --threads says: leave it out"
+                f"threads = {threads}; it has no effect on a server; leave it out, and set whamming serve --threads"
             )
         k, queries = check_k(k), Queries(codes, weights, table, vectors, costs)
         batch = BatchSearch(
@@ -252,11 +251,11 @@ class Index(AsyncIndexVerbs):
 
     @verb
     async def verify(self, progress: Progress | None = None) -> VerifyReport:
-        raise local_only("verify", "run it where the server runs: whamming verify --data DIR")
+        raise local_only("verify", "run it on the server's machine: whamming verify --data DIR")
 
     @verb
     async def backup(self, path: Path) -> None:
-        raise local_only("backup", "run it where the server runs: whamming backup --data DIR TO")
+        raise local_only("backup", "run it on the server's machine: whamming backup --data DIR TO")
 
     @verb
     async def close(self) -> None:
@@ -265,12 +264,12 @@ class Index(AsyncIndexVerbs):
     @property
     def _database(self) -> Database:
         if self.closed:
-            raise ClosedError(f"the index {self.name!r} was closed; Database.index opens it again")
-        return self._of
+            raise ClosedError(f"index {self.name!r} is closed; open it again with Database.index")
+        return self._parent
 
 
 async def _report(call: Callable[[], Any], progress: Progress | None) -> None:
-    """Make a call that streams its progress."""
+    """Make a call that streams its progress, and report it."""
     async with contextlib.aclosing(responses_of(call)) as responses:
         async for response in responses:
             if progress is not None:

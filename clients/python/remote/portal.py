@@ -1,4 +1,4 @@
-"""The event loop in which the blocking client's calls run, in a thread of its own."""
+"""Runs the asyncio client in a background thread, for the blocking client."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ T = TypeVar("T")
 
 
 class Portal:
-    """An event loop in a thread, and the way in. Any number of threads may use it at once."""
+    """An event loop in a background thread. Any number of threads may run coroutines in it."""
 
     def __init__(self) -> None:
-        """Start the thread."""
         self.process = os.getpid()
         self._ended = False
         """The interpreter is exiting, and the loop has stopped."""
@@ -31,7 +30,7 @@ class Portal:
         atexit.register(self._end)
 
     def _end(self) -> None:
-        """Stop the loop before the interpreter takes down gRPC, which runs in it."""
+        """Stop the loop before the interpreter shuts down gRPC, which runs in it."""
         if self.process == os.getpid():
             self.run(_cancel_others())
             self._ended = True
@@ -43,7 +42,7 @@ class Portal:
         self.loop.run_forever()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. Interrupting the wait cancels it."""
+        """Run a coroutine and return its result. An exception in the waiting thread, such as Ctrl-C, cancels it."""
         if not self._is_usable():
             call.close()
             raise self._unusable()
@@ -68,9 +67,9 @@ class Portal:
         call: Callable[[Callable[[float], None] | None], Coroutine[Any, Any, T]],
         progress: Callable[[float], None] | None,
     ) -> T:
-        """Wait for a coroutine that reports progress. The reports are made in this thread, so they may use the client.
+        """Run a coroutine that reports progress. ``progress`` is called in this thread, so it may use the client.
 
-        ``call`` takes the function that the coroutine is to report to.
+        ``call`` takes the function that the coroutine reports its progress to.
         """
         if progress is None:
             return self.run(call(None))
@@ -93,7 +92,7 @@ class Portal:
         return tasks[0].result()
 
     def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Wait for one piece after the other. Leaving the iteration early closes the generator."""
+        """Iterate over an asynchronous generator. Leaving the iteration early closes it."""
         try:
             while (piece := self.run(next_or_none(pieces))) is not None:
                 yield piece
@@ -102,14 +101,14 @@ class Portal:
                 self.run(pieces.aclose())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
-        """Wait for a coroutine that closes something. While the interpreter exits, everything is closed already."""
+        """Run a coroutine that closes something. Once the interpreter exits, everything is closed already."""
         if self._is_usable():
             self.run(call)
         else:
             call.close()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call a function in the loop, without waiting for it."""
+        """Call a function in the loop without waiting for it."""
         if self._is_usable():
             self.loop.call_soon_threadsafe(call)
 
@@ -118,17 +117,17 @@ class Portal:
 
     def _unusable(self) -> ClosedError:
         if self._ended:
-            return ClosedError("the interpreter is exiting and has closed all connections; use them before it exits")
+            return ClosedError("all connections were closed because the interpreter is exiting; use them before that")
         return forked_error()
 
 
 async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
-    """Return the next piece; None at the end."""
+    """Return the next piece, or None at the end."""
     return await anext(pieces, None)
 
 
 async def _cancel_others() -> None:
-    """Cancel all tasks of the loop but this one, and close the generators that were left half-read."""
+    """Cancel all other tasks of the loop, and close generators that were not read to the end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -141,9 +140,9 @@ _portal_lock = threading.Lock()
 
 
 def shared_portal() -> Portal:
-    """Return the one portal of this process. Raises :class:`ClosedError` in a fork of a process that has one."""
+    """Return the portal of this process. Raises :class:`ClosedError` in a fork of a process that has one."""
     global _portal
-    if _portal is not None and _portal.process != os.getpid():  # its lock may have been held when the process forked
+    if _portal is not None and _portal.process != os.getpid():  # before the lock, which may be held forever in a fork
         raise forked_error()
     with _portal_lock:
         if _portal is None:
@@ -152,8 +151,8 @@ def shared_portal() -> Portal:
 
 
 def forked_error() -> ClosedError:
-    """Return the error of using a connection, or gRPC at all, after a fork."""
+    """Return the error for using a connection, or gRPC at all, after a fork."""
     return ClosedError(
-        "this process was forked from one that had connected to a server, and gRPC does not work after that; start "
-        "processes by the 'spawn' method, or connect in the new processes only"
+        "this process was forked from one that was connected to a server, and gRPC does not work after a fork; start "
+        "processes with the 'spawn' method, or connect only in the new processes"
     )

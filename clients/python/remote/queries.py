@@ -1,4 +1,4 @@
-"""Queries as messages. Only what is needed to pack is checked here; the server decides what is valid."""
+"""Packs queries into messages. It checks only what packing needs; the server validates the rest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from whamming.wire.columns import id_column, matrix
 from whamming.wire.enums import COST_FORMS, PLANS
 
 MAX_K: Final = 2**31 - 1
-"""Of a query, on the wire. A search for more goes on where it stops."""
+"""Largest k of a query on the wire. A search for more hits continues with another query."""
 
 
 class Queries:
-    """Queries of one kind as columns, to be sent as messages."""
+    """Queries of one kind, stored as columns."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Queries:
         vectors: ArrayLike | None,
         form: Form | None,
     ) -> None:
-        """Take what the user gave: one query, or several in a batch dimension."""
+        """Take one query, or several in a batch dimension."""
         self._codes = None if code is None else _codes(as_array(code, "query codes"))
         self._tables = None if table is None else _tables(as_numbers(table, "costs"))
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
@@ -43,34 +43,33 @@ class Queries:
             value is None or np.ndim(value) == dimensions
             for value, dimensions in ((code, 1), (weights, 1), (table, 2), (vectors, 1))
         )
-        """There is one query, without a batch dimension."""
+        """True if there is one query, without a batch dimension."""
         given = [rows for rows in (self._codes, self._tables, self._vectors) if rows is not None]
         if len(given) > 1:
-            raise InvalidArgumentError("give a code, a cost table or a vector, not several of them")
+            raise InvalidArgumentError("more than one query given; give a code, a cost table or a vector")
         count = len(given[0]) if given else 1
-        if count == 1 and self._weights is not None and self._codes is not None:  # one code with several weights
+        if count == 1 and self._weights is not None and self._codes is not None:  # one code, several rows of weights
             count = len(self._weights)
             self._codes = np.broadcast_to(self._codes, (count, self._codes.shape[1]))
         if self._weights is not None and len(self._weights) not in (1, count):
             raise InvalidArgumentError(
-                f"the weights have {len(self._weights)} rows for {count} queries; give one row each, or one for all"
+                f"weights have {len(self._weights)} rows for {count} queries; give one row per query, or one for all"
             )
         self._count = count
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return self._count
 
     @property
     def bytes_each(self) -> int:
-        """About what a query takes in a message."""
+        """Approximate size of a query in a message."""
         columns = (self._codes, self._tables, self._vectors, self._weights)
         return 16 + sum(int(rows.shape[1]) * rows.itemsize for rows in columns if rows is not None)
 
     def request(
         self, index: str, rows: NDArray[np.int64], options: search_pb2.QueryOptions
     ) -> search_pb2.SearchRequest:
-        """Pack the queries at some places. Their ids are these places."""
+        """Pack the queries of some rows. A query's id is its row."""
         request = search_pb2.SearchRequest()
         batch = request.queries
         batch.index, batch.form = index, self._form
@@ -91,7 +90,7 @@ class Queries:
 def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
     """Return an array with a batch dimension."""
     if array.ndim not in (dimensions, dimensions + 1) or array.shape[-1] == 0:
-        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one row, or one row per query")
+        raise InvalidArgumentError(f"{what} have shape {array.shape}; give a single row, or one row per query")
     return array[None] if array.ndim == dimensions else array
 
 
@@ -121,7 +120,6 @@ def options_message(
     credit: int | None = None,
     rerank: Rerank | None = None,
 ) -> search_pb2.QueryOptions:
-    """Pack what is wanted of a query."""
     check_radius(radius)
     flag = check_flag("payloads", payloads)
     message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius, statistics=True)
@@ -141,9 +139,9 @@ def options_message(
 def query_request(
     index: str, queries: Queries, options: search_pb2.QueryOptions, after: tuple[float, int] | None
 ) -> search_pb2.SearchRequest:
-    """Pack a single query, and the place that it continues after."""
+    """Pack a single query. ``after`` is the hit after which it continues."""
     if len(queries) != 1:
-        raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
+        raise InvalidArgumentError(f"search takes one query, not {len(queries)}; use search_batch")
     request = queries.request(index, np.zeros(1, dtype=np.int64), options)
     if after is not None:
         distance, last_id = checked_place(after)

@@ -1,4 +1,4 @@
-"""Arguments of verbs as request messages. Only what packing needs is checked; the server decides what is valid."""
+"""Packs arguments into request messages. It checks only what packing needs; the server validates the rest."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from whamming.wire.descriptions import settings_message
 from whamming.wire.enums import DURABILITIES, ENCODER_KINDS
 
 REQUEST_BYTES: Final = 4 << 20
-"""Items and queries are sent in messages of at most about so many bytes."""
+"""Approximate maximum size of a message with items or queries."""
 MAX_IDS: Final = 500_000
-"""Of items to delete, in one message."""
+"""Ids to delete per message."""
 MAX_SCAN_ROWS: Final = 100_000
-"""What a server sends in one message, at most."""
+"""Maximum number of rows that a server sends per message."""
 SAMPLE_BYTES: Final = 12 << 20
-"""Of the sample that an encoder is fitted to. Of a larger one, vectors are chosen at random."""
+"""Maximum size of a training sample. From a larger one, vectors are chosen at random."""
 
 
 def create_index_request(
@@ -42,22 +42,21 @@ def create_index_request(
     exist_ok: bool,
     **choices: str,
 ) -> index_pb2.CreateIndexRequest:
-    """Pack what a new index is to be."""
-    made, fitted = _encoder_messages(encoder, dim, train, seed, centre)
+    requested, fitted = _encoder_messages(encoder, dim, train, seed, centre)
     if bits is None and encoder is None:
-        raise InvalidArgumentError("bits is missing; say how long codes are")
+        raise InvalidArgumentError("bits is missing; give the length of the codes, 1 to 4096, or an encoder")
     settings = settings_message(bits, keep_vectors, **choices)
     return index_pb2.CreateIndexRequest(
         name=as_text(name),
         settings=settings,
         exist_ok=check_flag("exist_ok", exist_ok),
-        encoder=made,
+        encoder=requested,
         fitted_encoder=fitted,
     )
 
 
 def as_text(name: str) -> str:
-    """Return the name of an index, if it is text at all."""
+    """Return the name of an index if it is a string. The server checks the rest."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"index name {name!r}; it must be a string")
     return name
@@ -70,16 +69,14 @@ def _encoder_messages(
     seed: int,
     centre: bool | None,
 ) -> tuple[index_pb2.EncoderSettings | None, bytes]:
-    """Pack the encoder that an index is to have: how to make it, or one that is made."""
+    """Pack the encoder of a new index: as settings if the server is to make it, or as bytes if it is fitted already."""
     if encoder is None:
         if dim is not None or train is not None or centre is not None:
-            raise InvalidArgumentError("dim, train or centre without an encoder; say which: sign, lsh or itq")
+            raise InvalidArgumentError("dim, train and centre require an encoder; give encoder='sign', 'lsh' or 'itq'")
         return None, b""
     if isinstance(encoder, Encoder):
         if train is not None or centre is not None or dim not in (None, encoder.dim):
-            raise InvalidArgumentError(
-                f"dim, train or centre with {encoder!r}, which is fitted already; leave them out"
-            )
+            raise InvalidArgumentError(f"{encoder!r} is fitted already; leave dim, train and centre out")
         return None, encoder.to_bytes()
     settings = index_pb2.EncoderSettings(
         kind=ENCODER_KINDS.number("encoder", encoder),
@@ -98,7 +95,7 @@ def _encoder_messages(
 
 
 class UpsertRequests:
-    """Items as messages of a moderate size. Each is made when it is sent, so that few are in memory at a time."""
+    """Splits items into messages. Each message is packed when it is sent, so that few are in memory at a time."""
 
     def __init__(
         self,
@@ -109,9 +106,9 @@ class UpsertRequests:
         vectors: ArrayLike | None,
         durability: Durability | None,
     ) -> None:
-        """Take items, which must not change until all are acknowledged."""
+        """Take items. The caller must not change them until all are acknowledged."""
         self.acknowledged = 0
-        """Messages, from the first on, that need not be sent again."""
+        """Number of messages, counted from the first, that the server has acknowledged."""
         self._index = index
         self._durability = DURABILITIES.number("durability", durability)
         self._ids = as_ids(ids)
@@ -119,7 +116,7 @@ class UpsertRequests:
         self._codes = None if codes is None else _item_codes(codes, count)
         self._vectors = None if vectors is None else _rows_of_items(as_vectors(vectors)[0], count, "vectors")
         if codes is None and vectors is None and count:
-            raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
+            raise InvalidArgumentError("codes are missing; give codes, or vectors if the index has an encoder")
         self._payloads = as_payloads(payloads, count)
         self._pieces = self._split()
 
@@ -141,11 +138,10 @@ class UpsertRequests:
         return pieces
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return len(self._pieces)
 
     def unacknowledged(self) -> Iterator[item_pb2.UpsertRequest]:
-        """Make the messages that are left to send, in their order."""
+        """Yield the messages that are not acknowledged yet, in order."""
         for sequence in range(self.acknowledged, len(self)):
             yield self._message(sequence)
 
@@ -173,7 +169,7 @@ def _item_codes(codes: ArrayLike, count: int) -> NDArray[Any]:
 
 
 def _slice(payloads: Payloads, rows: slice) -> Payloads:
-    """Return the payloads of some adjacent rows, without a copy of their bytes."""
+    """Return the payloads of adjacent rows, without copying their bytes."""
     start = payloads.ends[rows.start - 1] if rows.start else np.uint64(0)
     ends = payloads.ends[rows]
     return Payloads(ends - start, payloads.data[int(start) : int(ends[-1])])
@@ -188,20 +184,17 @@ def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
 
 
 def delete_requests(index: str, ids: ArrayLike, durability: Durability | None) -> Iterator[item_pb2.DeleteRequest]:
-    """Pack ids to delete, in messages of a moderate size."""
     when, unwanted = DURABILITIES.number("durability", durability), as_ids(ids)
     for first in range(0, len(unwanted), MAX_IDS):
         yield item_pb2.DeleteRequest(index=index, ids=id_column(unwanted[first : first + MAX_IDS]), durability=when)
 
 
 def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:
-    """Pack ids to look up."""
     return item_pb2.GetRequest(index=index, ids=id_column(ids))
 
 
 def scan_request(index: str, size: int) -> item_pb2.ScanRequest:
-    """Ask for all items, in pieces."""
     most = int(as_whole("size", size))
     if most < 1:
-        raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
+        raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
     return item_pb2.ScanRequest(index=index, batch_size=min(most, MAX_SCAN_ROWS))

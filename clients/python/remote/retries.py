@@ -1,4 +1,4 @@
-"""Calls made again while the server is away."""
+"""Retries calls while the server is unreachable or overloaded, and turns gRPC failures into our errors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ T = TypeVar("T")
 
 
 class Retries:
-    """Repeats calls while the server is away."""
+    """Retries calls for at most ``seconds`` after the first failure."""
 
     def __init__(self, seconds: float) -> None:
-        """Repeat for at most so long without success."""
         self._seconds = seconds
 
     def begin(self) -> Attempts:
-        """Return a new count of attempts."""
         return Attempts(self._seconds)
 
     async def run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that may be repeated."""
+        """Make a call that is safe to repeat."""
         attempts = self.begin()
         while True:
             try:
@@ -39,20 +37,19 @@ class Retries:
 
 
 class Attempts:
-    """How often and for how long something has been tried in vain."""
+    """Exponential backoff between the attempts of one call."""
 
     def __init__(self, seconds: float) -> None:
-        """Start without any."""
         self._seconds = seconds
         self.reset()
 
     def reset(self) -> None:
-        """Start over, after a success."""
-        self._until: float | None = None  # so long from the first failure on, not from the last success
+        """Start over after a success."""
+        self._until: float | None = None  # set by the first failure, not by the last success
         self._delay = 0.05
 
     async def wait(self, error: ServiceError) -> None:
-        """Wait before the next attempt; raises the error where it has been long enough."""
+        """Wait before the next attempt. Raises ``error`` if the time for retries is over."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._seconds
@@ -63,7 +60,7 @@ class Attempts:
 
 
 async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
-    """Yield what a call streams; its failure is raised as one of our errors. Letting go of this cancels it."""
+    """Yield the responses of a call, and raise our errors if it fails. Closing the generator cancels the call."""
     try:
         under_way = call()
     except grpc.aio.UsageError as error:
@@ -76,7 +73,7 @@ async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
 
 
 def responses(call: Any) -> AsyncGenerator[Any, None]:
-    """Return what a call that has just been opened streams; its failure is raised as one of our errors."""
+    """Return the responses of a call that was just opened. If the call fails, the generator raises our errors."""
     return _responses(call, Ending(call))
 
 
@@ -89,7 +86,7 @@ async def _responses(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
 
 
 async def once(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call; its failure is raised as one of our errors."""
+    """Make a call without retries, and raise our errors if it fails."""
     try:
         return await call()
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""One search under way on a server: its hits as they arrive."""
+"""The asyncio client's search: an iterator of hits that resumes after a dropped connection."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import NO_STATS
 
 CREDIT: Final = 65_536
-"""Hits of a search that the server may send ahead of what was asked for here."""
+"""Number of hits that the server may send before the client has read them."""
 CREDIT_WITH_PAYLOADS: Final = 256
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What a search needs of the database that it runs on."""
+    """The parts of a database's connection that a search needs."""
 
     search: Any
     """The stub of SearchService."""
@@ -40,13 +40,13 @@ class Connection:
 
 
 class Search(AsyncSearchVerbs):
-    """A search under way: an asynchronous iterator of hits. It ends on the server when it is closed or let go."""
+    """A running search: an asynchronous iterator of hits. Closing or garbage-collecting it stops it on the server."""
 
     _inbox: Inbox | None = None
-    """Where its chunks arrive; None: it is not under way."""
+    """Queue of the query's chunks, or None if no query is running."""
 
     def __init__(self, connection: Connection, request: search_pb2.SearchRequest, k: int | None) -> None:
-        """Take one query; prefer :meth:`Index.search`. It is sent when a hit is asked for. ``k``: hits wanted."""
+        """Take one query, to be sent when the first hit is requested. Use :meth:`Index.search` instead."""
         self._connection = connection
         self._request = request
         self._query = request.queries
@@ -56,21 +56,21 @@ class Search(AsyncSearchVerbs):
         self._window = window if k is None or k > window else None
         if self._window is not None:
             options.credit = self._window
-        self._reranked = bool(options.rerank or options.rerank_exactly)  # its order cannot be resumed
+        self._reranked = bool(options.rerank or options.rerank_exactly)  # reranked searches cannot be resumed
         self._begun = False
         self._attempts = connection.retries.begin()
         self._query_id = 0
         self._consumed = 0
-        """Hits of the query for which the server was not granted more yet."""
+        """Hits received since the client last granted credit."""
         self._progressed = False
-        """Hits have arrived since the query was sent last."""
+        """True if hits have arrived since the query was last sent."""
         self._failure: UnavailableError | OverloadedError | None = None
-        """Why to wait before the query is sent again."""
+        """If set, why the client waits before it sends the query again."""
         self._pending: list[Hit] = []
         self._bound = -np.inf
         self._ended = k == 0
         self.closed = False
-        """No hit is returned any more."""
+        """:meth:`close` was called."""
         self._end: QueryEnd | None = None
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Search(AsyncSearchVerbs):
         self.close()
 
     def __del__(self) -> None:
-        """Stop the server's work for a search that nobody holds any more."""
+        """Stop the search on the server."""
         self.close()
 
     @verb
@@ -105,7 +105,7 @@ class Search(AsyncSearchVerbs):
         return self._pending.pop()
 
     def ready(self) -> Hit | None:
-        """Return the next hit if it has arrived already."""
+        """Return the next hit if it has already arrived, else None."""
         return self._pending.pop() if self._pending and not self.closed else None
 
     @verb
@@ -155,7 +155,7 @@ class Search(AsyncSearchVerbs):
 
     @property
     def is_over(self) -> bool:
-        """It has ended, or was closed; closing it does nothing."""
+        """True if the search has ended or was closed. Closing it then does nothing."""
         return self._ended and self._inbox is None
 
     @verb
@@ -170,7 +170,7 @@ class Search(AsyncSearchVerbs):
             raise ClosedError("the search is closed; start a new one")
 
     async def _chunk(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], Sequence[bytes]]:
-        """Return the next hits that arrive; none at the end."""
+        """Return the next hits that arrive, or empty arrays at the end."""
         while not self._ended:
             if self._inbox is None:
                 failure, self._failure = self._failure, None
@@ -197,7 +197,7 @@ class Search(AsyncSearchVerbs):
         return NO_IDS, NO_DISTANCES, ()
 
     def _note_progress(self, chunk: Chunk) -> None:
-        """Note where to continue after a break, and let the server send more."""
+        """Record where to resume after a dropped connection, and grant the server more credit."""
         count = len(chunk.ids)
         if self._left is not None:
             self._left -= count
@@ -213,7 +213,7 @@ class Search(AsyncSearchVerbs):
             self._consumed = 0
 
     def _finish(self, end: QueryEnd) -> None:
-        """Note how the query ended: the search goes on with a new one, or has ended, too."""
+        """Record how the query ended. The search then continues with a new query, or ends too."""
         self._inbox = None
         self._end = end
         self._failure = self._reason_to_wait(end)
@@ -226,13 +226,13 @@ class Search(AsyncSearchVerbs):
             raise end.error
 
     def _reason_to_wait(self, end: QueryEnd) -> UnavailableError | OverloadedError | None:
-        """Return why the next query would end in the same way if it were sent at once; None: it would not."""
+        """Return an error if the next query would end the same way when sent at once, else None."""
         if end.reason == search_pb2.END_REASON_SHUTDOWN:
             return UnavailableError("the server is shutting down; connect again when it is back")
         if end.reason == search_pb2.END_REASON_SNAPSHOT_EXPIRED and not self._progressed:
             return UnavailableError(
-                "the search's snapshot expired on the server before a hit was found; "
-                "start the server with more --snapshot-seconds"
+                "the search's snapshot expired on the server before the first hit was found; "
+                "increase whamming serve --snapshot-seconds"
             )
         if end.reason == search_pb2.END_REASON_FAILED and isinstance(error := end.error, OverloadedError):
             return error
@@ -240,6 +240,6 @@ class Search(AsyncSearchVerbs):
 
 
 def _hits(ids: NDArray[np.uint64], distances: NDArray[np.float64], kept: Sequence[bytes]) -> list[Hit]:
-    """Return hits, the last one first."""
+    """Return hits in reverse order, so that ``pop`` gives the next one."""
     payloads = kept or [b""] * len(ids)
     return [Hit(*hit) for hit in zip(ids.tolist(), distances.tolist(), payloads, strict=True)][::-1]

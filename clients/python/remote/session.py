@@ -1,7 +1,7 @@
-"""The one Search call that all of a client's queries share, so that a query costs a message and not a call.
+"""Multiplexes all searches of a client over one Search call, so that a query costs a message, not a call.
 
-Queries are told apart by their ids. One task sends requests, another hands out the chunks that arrive. When the call
-breaks, every query under way gets the error, and the next query opens a new call.
+Each query has its own id. One task sends requests; another distributes the chunks that arrive. When the call breaks,
+every running query gets the error, and the next query opens a new call.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ Inbox = asyncio.Queue[Chunk | WhammingError]
 
 
 class Session:
-    """A Search call, opened when it is needed. To be used in one event loop."""
+    """A Search call that is opened on demand. For one event loop."""
 
     def __init__(self, stub: Any) -> None:
-        """Wrap the stub of SearchService."""
         self._stub = stub
         self._ids = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
@@ -36,9 +35,9 @@ class Session:
         self._call: Any = None
 
     def start(self, request: search_pb2.SearchRequest) -> tuple[int, Inbox]:
-        """Send one query, which must not change before its first chunk arrives.
+        """Send one query. The caller must not change the request before its first chunk arrives.
 
-        Returns the id that it gets, and where its chunks will arrive.
+        Returns the query's id, and the queue that will receive its chunks.
         """
         if self._call is None:
             self._open()
@@ -50,16 +49,15 @@ class Session:
         return query_id, inbox
 
     def grant(self, query_id: int, hits: int) -> None:
-        """Let a query send more hits."""
+        """Allow the server to send more hits of a query."""
         self._send(search_pb2.SearchRequest(grant=search_pb2.GrantCredit(query_id=query_id, hits=hits)))
 
     def forget(self, query_id: int) -> None:
-        """Cancel a query that is still under way."""
+        """Cancel a query if it is still running."""
         if self._inboxes.pop(query_id, None) is not None:
             self._send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[query_id])))
 
     async def close(self) -> None:
-        """End the call."""
         self._break(UnavailableError("the connection was closed; connect again"))
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -86,7 +84,7 @@ class Session:
             self._outbox.put_nowait(request)
 
     async def _write(self, call: Any, outbox: asyncio.Queue[search_pb2.SearchRequest]) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reading task learns why
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reading task raises the error
             while True:
                 await call.write(await outbox.get())
 

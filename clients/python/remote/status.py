@@ -1,4 +1,4 @@
-"""Failed calls as errors: the same types as in this process, where there are such. And what has no call yet."""
+"""Turns failed gRPC calls into errors, of the same types that a database in this process raises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whamming.wire.service_errors import (
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
-    """Return what a failed call means to users."""
+    """Return the error for a failed call."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)
@@ -31,12 +31,12 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
                 return error_of(reason_named(info.reason), status.message, field)
     code, text = error.code(), error.details() or ""
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineError(f"no answer within the time given: {text}")
+        return DeadlineError(f"the call did not finish before its deadline: {text}")
     if code == grpc.StatusCode.UNAVAILABLE:
-        return UnavailableError(f"the server cannot be reached: {text}; is it running, and is the address right?")
+        return UnavailableError(f"the server cannot be reached: {text}; check that it is running, and its address")
     return ServiceError(f"{code.name}: {text}")
 
 
 def local_only(what: str, remedy: str) -> LocalOnlyError:
-    """Return the error for what cannot be done over the network yet."""
+    """Return the error for a method that is not available over the network."""
     return LocalOnlyError(f"{what} is not available over the network yet; {remedy}")

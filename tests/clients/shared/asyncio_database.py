@@ -1,4 +1,4 @@
-"""The asyncio client in an event loop of its own, with verbs that wait, so that one suite runs on every client."""
+"""A blocking wrapper around the asyncio client, so that the shared suite can run on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whamming import aio
 
 
 class _Loop:
-    """The standard library's event loop in a thread: a second one, beside that of the blocking client."""
+    """The standard library's event loop in a thread, in addition to the loop of the blocking client."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ def _run(call: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Awaited:
-    """A database, an index or a search of :mod:`whamming.aio`, each verb of which is waited for."""
+    """Wraps a database or search of :mod:`whamming.aio`: its methods block until they are done."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -78,7 +78,7 @@ class Awaited:
 
 
 class AwaitedIndex(Awaited):
-    """What an index has and the others have not."""
+    """Wraps an index, with its ``len`` and ``encoder``."""
 
     def __len__(self) -> int:
         return int(_run(self.target.count()))
@@ -89,5 +89,5 @@ class AwaitedIndex(Awaited):
 
 
 def connect(address: str, **options: Any) -> Any:
-    """Connect as :func:`whamming.aio.connect` does."""
+    """Connect with :func:`whamming.aio.connect`."""
     return Awaited(_run(aio.connect(address, **options).open()))

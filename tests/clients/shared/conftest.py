@@ -1,4 +1,4 @@
-"""Databases of every kind, and indexes in them."""
+"""Fixtures of the shared suite: databases of every kind, and indexes in them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def database(place: Place) -> Iterator[AnyDatabase]:
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other index has."""
+    """An unused index name."""
     return next(fresh_names)
 
 
 @pytest.fixture
 def twin(database: AnyDatabase, name: str) -> Twin:
-    """An index of 13 bits with something in it."""
+    """An index of 13 bits with 90 items."""
     twin = Twin(database, name)
     twin.fill(90)
     return twin
@@ -43,7 +43,7 @@ def twin(database: AnyDatabase, name: str) -> Twin:
 
 @pytest.fixture(scope="session")
 def untouched(place: Place) -> Iterator[tuple[AnyDatabase, Twin]]:
-    """A database and an index that no test changes."""
+    """A database and an index that tests must not change."""
     with place.open() as database:
         twin = Twin(database, next(fresh_names))
         twin.fill(90)

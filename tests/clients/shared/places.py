@@ -1,4 +1,4 @@
-"""Where the shared suite runs: databases in this process, and servers by each of the clients."""
+"""The databases that the shared suite runs on: in this process, and on servers through each client."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NONE = np.iinfo(np.uint64).max
 ZEROS = np.zeros((2, 2), dtype=np.uint8)
 ZERO = ZEROS[0]
 fresh_names = (f"shared-{number}" for number in itertools.count())
-"""Names that no other index has."""
+"""Unused index names."""
 
 
 class Place:
-    """Opens databases of one kind: each time a new one in this process, or the one of a server."""
+    """Opens databases of one kind: a new one in this process each time, or the database of a server."""
 
     def __init__(self, kind: str, directory: Path, address: str | None) -> None:
         self.kind = kind
@@ -54,7 +54,7 @@ class Place:
 
 
 class Twin:
-    """An index, and its model that is told the same."""
+    """An index and its model, which get the same writes."""
 
     def __init__(self, database: AnyDatabase, name: str, bits: int = 13, **options: Any) -> None:
         self.index: AnyIndex = database.create_index(name, bits, **options)
@@ -75,7 +75,7 @@ class Twin:
         self.upsert(np.arange(n), codes, payloads)
 
     def check(self) -> None:
-        """The index holds the model's items, and finds them."""
+        """Check that the index has the model's items and finds them."""
         check_items(self.index, self.model)
         for seed in range(2):
             table = np.random.default_rng(seed).normal(size=(self.index.settings.bits, 2))

@@ -1,4 +1,4 @@
-"""Many queries at once, alike in every kind of database."""
+"""``search_batch`` gives the same answers in every kind of database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whamming import Budget
 @pytest.mark.parametrize("form", ["code", "weights", "common weights", "table"])
 @pytest.mark.parametrize("k", [1, 10, 200])
 def test_batches(database: AnyDatabase, name: str, form: str, k: int) -> None:
-    """``[q, k]``, padded; more queries than go into one message."""
+    """Answers are ``[q, k]``, padded. There are more queries than fit into one message."""
     twin = Twin(database, name, 20, bit_order="big")
     twin.fill(100)
     rng = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_batches(database: AnyDatabase, name: str, form: str, k: int) -> None:
     assert len(answer.stats[10:20]) == 10
 
 
-def test_a_batch_with_a_radius_and_none_at_all(twin: Twin) -> None:
+def test_a_batch_with_a_radius_and_an_empty_batch(twin: Twin) -> None:
     table = np.random.default_rng(0).random((3, 13, 2))
     radius = float(twin.model.answer(table[1]).distances[4])
     answer = twin.index.search_batch(table=table, k=50, radius=radius)
@@ -49,13 +49,13 @@ def test_a_batch_with_a_radius_and_none_at_all(twin: Twin) -> None:
         expected = twin.model.answer(table[row]).within(radius)[:50]
         assert answer.counts[row] == len(expected)
         check_hits((answer.ids[row, : len(expected)], answer.distances[row, : len(expected)]), expected)
-    nobody = twin.index.search_batch(np.empty((0, 2), dtype=np.uint8), k=5)
-    assert nobody.ids.shape == nobody.distances.shape == (0, 5)
-    assert len(nobody.stats) == 0
+    empty = twin.index.search_batch(np.empty((0, 2), dtype=np.uint8), k=5)
+    assert empty.ids.shape == empty.distances.shape == (0, 5)
+    assert len(empty.stats) == 0
 
 
 def test_long_codes_in_large_batches(database: AnyDatabase, name: str) -> None:
-    """Costs of 64 KiB a query: a few hundred do not go into one message."""
+    """The costs of a query take 64 KiB, so the queries do not fit into one message."""
     twin = Twin(database, name, 4096)
     twin.fill(10)
     tables = np.random.default_rng(0).normal(size=(270, 4096, 2))
@@ -64,7 +64,7 @@ def test_long_codes_in_large_batches(database: AnyDatabase, name: str) -> None:
         check_hits((answer.ids[row], answer.distances[row]), twin.model.answer(tables[row])[:3])
 
 
-def test_a_budget_says_what_is_proven(database: AnyDatabase, name: str) -> None:
+def test_an_answer_with_a_budget_says_which_hits_are_proven(database: AnyDatabase, name: str) -> None:
     twin = Twin(database, name, 64)
     twin.fill(4000)
     twin.index.seal()

@@ -1,4 +1,4 @@
-"""Making, listing and dropping indexes, alike in every kind of database."""
+"""Creating, listing and dropping indexes work the same in every kind of database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.native.examples import LAYOUTS
 from whamming.storage import AlreadyExistsError, IndexSettings, NotFoundError
 
 
-def test_indexes_come_and_go(database: AnyDatabase) -> None:
+def test_create_list_and_drop_indexes(database: AnyDatabase) -> None:
     names = [f"{next(fresh_names)}-{letter}" for letter in "cab"]
     for bits, name in enumerate(names, start=5):
         index = database.create_index(name, bits)

@@ -1,4 +1,4 @@
-"""Writing, looking up and scanning items, alike in every kind of database."""
+"""Writing, looking up and scanning items work the same in every kind of database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.clients.shared.places import AnyDatabase, Twin
 from tests.native.examples import make_codes
 
 
-def test_items_come_and_go(twin: Twin) -> None:
+def test_upsert_and_delete_items(twin: Twin) -> None:
     twin.check()
     twin.upsert(
         [5, 91, 2**64 - 1, 2**63], make_codes("uniform", 4, 13, np.random.default_rng(5)), [b"", b"x", None, b"y"]
@@ -27,14 +27,14 @@ def test_items_come_and_go(twin: Twin) -> None:
     assert len(twin.index) == 0
 
 
-def test_of_an_id_that_repeats_the_last_item_counts(twin: Twin) -> None:
+def test_the_last_item_wins_if_an_id_repeats(twin: Twin) -> None:
     codes = make_codes("uniform", 4, 13, np.random.default_rng(9))
     twin.upsert([70, 71, 70, 70], codes, [b"a", b"b", b"c", None])
     twin.check()
     assert twin.index.get([70, 71]).payloads == [b"", b"b"]
 
 
-def test_nothing_is_written_and_looked_up(twin: Twin) -> None:
+def test_empty_writes_and_lookups(twin: Twin) -> None:
     twin.index.upsert([], [])
     twin.index.delete([])
     assert len(twin.index.get([])) == 0
@@ -42,7 +42,7 @@ def test_nothing_is_written_and_looked_up(twin: Twin) -> None:
 
 
 def test_large_payloads_and_batches(database: AnyDatabase, name: str) -> None:
-    """More than goes into one message, in and out."""
+    """They do not fit into one message, in either direction."""
     twin = Twin(database, name, 8)
     n = 150
     payloads: list[bytes | None] = [bytes([i % 256]) * 65_536 for i in range(n)]
@@ -58,7 +58,7 @@ def test_large_payloads_and_batches(database: AnyDatabase, name: str) -> None:
     assert found == dict(enumerate(payloads))
 
 
-def test_many_items_are_looked_up_and_deleted_at_once(database: AnyDatabase, name: str) -> None:
+def test_look_up_and_delete_many_items_at_once(database: AnyDatabase, name: str) -> None:
     twin = Twin(database, name, 256)
     n = 120_000
     codes = make_codes("uniform", n, 256, np.random.default_rng(0))
@@ -71,7 +71,7 @@ def test_many_items_are_looked_up_and_deleted_at_once(database: AnyDatabase, nam
     assert len(twin.index) == 0
 
 
-def test_pieces_of_a_scan(twin: Twin) -> None:
+def test_a_scan_respects_the_batch_size(twin: Twin) -> None:
     for size in (1, 7, 90, 10**9):
         pieces = [len(rows) for rows in twin.index.scan(size)]
         assert sum(pieces) == 90

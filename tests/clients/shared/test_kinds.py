@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind are invalid arguments, not type errors, alike in every kind of database."""
+"""Arguments of the wrong type raise InvalidArgumentError, not TypeError, in every kind of database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whamming import Budget, InvalidArgumentError
 CODE = np.zeros(1, dtype=np.uint8)
 VECTOR = np.ones(8, dtype=np.float32)
 OTHERS = ("3", [1], b"1", np.nan, object())
-"""What no number, no word and no flag is."""
+"""Values that are neither a number, nor a known word, nor a flag."""
 
 Use = Callable[[AnyDatabase, AnyIndex, Any], Any]
 USES: dict[str, tuple[Use, tuple[Any, ...]]] = {
@@ -51,7 +51,7 @@ USES: dict[str, tuple[Use, tuple[Any, ...]]] = {
     "a payload": (lambda _, i, x: i.upsert([1], vectors=VECTOR[None], payloads=[x]), (1, "3", [1], object())),
     "ids": (lambda _, i, x: i.get(x), (1, None, "3", object())),
     "a name": (lambda db, _, x: db.index(x), (1, None, b"1", [1])),
-    "a name to make": (lambda db, _, x: db.create_index(x, 8), (1, None, b"1", [1])),
+    "a name to create": (lambda db, _, x: db.create_index(x, 8), (1, None, b"1", [1])),
     "a name to drop": (lambda db, _, x: db.drop_index(x), (1, None, b"1", [1])),
     "bits": (lambda db, _, x: db.create_index("x", x), (1.5, *OTHERS)),
     "dim": (lambda db, _, x: db.create_index("x", encoder="sign", dim=x), (1.5, None, *OTHERS)),
@@ -63,7 +63,7 @@ USES: dict[str, tuple[Use, tuple[Any, ...]]] = {
 
 @pytest.fixture(scope="session")
 def vector_index(place: Place) -> Iterator[tuple[AnyDatabase, AnyIndex]]:
-    """An index with an encoder that keeps vectors, and its database; no test changes it."""
+    """A database, and an index with an encoder and kept vectors. Tests must not change them."""
     with place.open() as database:
         index = database.create_index(next(fresh_names), encoder="sign", dim=8, keep_vectors="int8")
         index.upsert([1, 2, 3], vectors=np.eye(8, dtype=np.float32)[:3])
@@ -71,7 +71,7 @@ def vector_index(place: Place) -> Iterator[tuple[AnyDatabase, AnyIndex]]:
 
 
 @pytest.mark.parametrize("what", USES)
-def test_the_wrong_kind(vector_index: tuple[AnyDatabase, AnyIndex], what: str) -> None:
+def test_an_argument_of_the_wrong_type_is_refused(vector_index: tuple[AnyDatabase, AnyIndex], what: str) -> None:
     database, index = vector_index
     use, values = USES[what]
     for value in values:
@@ -82,7 +82,7 @@ def test_the_wrong_kind(vector_index: tuple[AnyDatabase, AnyIndex], what: str) -
 
 
 @pytest.mark.parametrize("what", ["k", "k of many", "k of a re-ranked search", "rerank", "n", "size", "bits"])
-def test_half_a_number_is_named(vector_index: tuple[AnyDatabase, AnyIndex], what: str) -> None:
+def test_the_error_shows_a_fractional_number(vector_index: tuple[AnyDatabase, AnyIndex], what: str) -> None:
     database, index = vector_index
     with pytest.raises(InvalidArgumentError, match=rf"{what.split()[0]} = 1\.5"):
         USES[what][0](database, index, 1.5)

@@ -1,4 +1,4 @@
-"""Statistics, sealing and compacting, alike in every kind of database."""
+"""Statistics, sealing and compacting work the same in every kind of database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_statistics_and_maintenance(twin: Twin) -> None:
     twin.delete(range(10))
     twin.upsert([95], make_codes("uniform", 1, 13, np.random.default_rng(0)))
     twin.index.compact(shares.append)
-    assert shares or isinstance(twin.index, StoredIndex), "a server tells at least of the end"
+    assert shares or isinstance(twin.index, StoredIndex), "a server reports at least the end"
     compacted = twin.index.stats()
     assert (compacted.items, compacted.segments, compacted.sealed_rows, compacted.dead_rows) == (81, 1, 81, 0)
     assert compacted.version > before.version
@@ -31,9 +31,9 @@ def test_statistics_and_maintenance(twin: Twin) -> None:
 
 
 def test_progress_may_use_the_index(place: Place, twin: Twin) -> None:
-    """What hears of progress may ask for more, but not wait inside of an event loop."""
+    """The callback may call methods of the index, unless it runs in an event loop."""
     if place.kind == "aio":
-        pytest.skip("a coroutine's callback cannot wait")
+        pytest.skip("a callback in an event loop cannot wait for another call")
     lengths: list[int] = []
     twin.index.seal(lambda share: lengths.append(len(twin.index)))
     assert set(lengths) <= {90}

@@ -1,4 +1,4 @@
-"""One query at a time, alike in every kind of database."""
+"""``search`` gives the same hits in every kind of database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from whamming.storage import IndexSettings
 
 
 def arguments(form: str, table: Floats, settings: IndexSettings, code: Codes) -> tuple[dict[str, Any], Floats]:
-    """A query around a code, lowest bit first, in one of three forms, and the costs that it stands for."""
+    """Return a query for a code, lowest bit first, in one of three forms, and its cost table."""
     if form == "table":
         return {"table": table}, table
     bits = np.unpackbits(code, count=settings.bits, bitorder="little").astype(bool)
@@ -33,7 +33,7 @@ def arguments(form: str, table: Floats, settings: IndexSettings, code: Codes) ->
 
 
 def walk(search: AnySearch, expected: Truth, everything: Truth) -> list[Hit]:
-    """Iterate to the end; the bound is true and grows."""
+    """Iterate to the end, and check that the lower bound is valid and never decreases."""
     hits: list[Hit] = []
     last = -math.inf
     for hit in search:
@@ -124,7 +124,7 @@ def test_no_hits_at_all(database: AnyDatabase, name: str) -> None:
     assert index.search_batch(code, k=3).ids.shape == (0,)
 
 
-def test_numbers_of_numpy_will_do(twin: Twin) -> None:
+def test_accepts_numpy_numbers(twin: Twin) -> None:
     table = np.random.default_rng(0).random((13, 2))
     whole = twin.model.answer(table)
     found = twin.index.search(table=table, k=np.int64(5), radius=np.float32(100), after=(np.float64(-1), np.uint64(3)))  # type: ignore[arg-type]
@@ -133,12 +133,12 @@ def test_numbers_of_numpy_will_do(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("options", [{"k": 2**31}, {"k": 2**62}, {"radius": math.inf}, {"radius": 1e308}])
-def test_limits_beyond_all_items(twin: Twin, options: dict[str, Any]) -> None:
+def test_limits_larger_than_the_index(twin: Twin, options: dict[str, Any]) -> None:
     table = np.random.default_rng(0).random((13, 2))
     check_hits(twin.index.search(table=table, **options).all(), twin.model.answer(table))
 
 
-def test_a_search_is_left_before_its_end(twin: Twin) -> None:
+def test_leaving_a_search_early(twin: Twin) -> None:
     code = np.zeros(2, dtype=np.uint8)
     for _ in range(5):
         for hit in twin.index.search(code):
@@ -151,8 +151,8 @@ def test_a_search_is_left_before_its_end(twin: Twin) -> None:
     twin.check()
 
 
-def test_a_snapshot_is_searched(twin: Twin) -> None:
-    """What is written while a search is under way does not show."""
+def test_a_search_sees_a_snapshot(twin: Twin) -> None:
+    """Writes during a search do not affect it."""
     table = np.random.default_rng(0).random((13, 2))
     whole = twin.model.answer(table)
     search = twin.index.search(table=table)

@@ -1,4 +1,4 @@
-"""Indexes that take vectors, alike in every kind of database: each gives what one in this process gives."""
+"""Indexes that take vectors give the same answers in every kind of database as in this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kept(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def pair(place: Place, encoder: Encoder, kept: Any) -> Iterator[tuple[AnyIndex, AnyIndex]]:
-    """An index in memory, and another of this place's kind, that were told the same."""
+    """An index in memory and one of this place's kind, with the same writes."""
     with whamming.open() as here, place.open() as there:
         indexes = []
         for database in (here, there):
@@ -46,7 +46,7 @@ def pair(place: Place, encoder: Encoder, kept: Any) -> Iterator[tuple[AnyIndex, 
 @pytest.mark.parametrize(
     "options", [{}, {"costs": "symmetric"}, {"costs": "inner"}, {"rerank": 3}, {"rerank": "exact"}]
 )
-def test_searches_by_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[str, Any]) -> None:
+def test_searches_with_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[str, Any]) -> None:
     expected, found = (index.search_batch(vectors=QUERIES, k=7, **options) for index in pair)
     assert (found.ids.tobytes(), found.distances.tobytes()) == (expected.ids.tobytes(), expected.distances.tobytes())
     assert found.exact.tolist() == expected.exact.tolist()
@@ -55,7 +55,7 @@ def test_searches_by_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[str,
         assert other == one
 
 
-def test_codes_are_made_alike(pair: tuple[AnyIndex, AnyIndex]) -> None:
+def test_codes_are_the_same(pair: tuple[AnyIndex, AnyIndex]) -> None:
     one, other = pair
     assert np.array_equal(one.get(np.arange(300)).codes, other.get(np.arange(300)).codes)
     assert one.settings == other.settings
@@ -64,16 +64,16 @@ def test_codes_are_made_alike(pair: tuple[AnyIndex, AnyIndex]) -> None:
     assert one.encoder.to_bytes() == other.encoder.to_bytes()
 
 
-def test_an_encoder_is_fitted_alike(database: AnyDatabase, name: str) -> None:
-    """On a server, too, from the sample that it is sent."""
+def test_fitted_encoders_are_the_same(database: AnyDatabase, name: str) -> None:
+    """A server fits the encoder on the sample that it receives."""
     with whamming.open() as here:
         options: dict[str, Any] = {"encoder": "itq", "train": VECTORS, "bits": 8, "seed": 5}
         expected = here.create_index("docs", **options)
         assert database.create_index(name, **options).settings.encoder == expected.settings.encoder
 
 
-def test_items_go_from_one_index_into_another(database: AnyDatabase, name: str) -> None:
-    """What a scan gives can be written as it is, payloads and all."""
+def test_scanned_items_can_be_written_to_another_index(database: AnyDatabase, name: str) -> None:
+    """The rows of a scan can be upserted as they are, including payloads."""
     source = database.create_index(f"{name}-source", 16)
     codes = RNG.integers(0, 256, (100, 2), dtype=np.uint8)
     source.upsert(np.arange(100), codes, [b"%d" % row if row % 2 else None for row in range(100)])
