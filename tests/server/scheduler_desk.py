@@ -1,0 +1,124 @@
+"""A scheduler with tasks whose behaviour a test controls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal
+
+import pytest
+
+from whamming.server.search.scheduler import MAX_TOGETHER, Flow, Scheduler
+
+SLICE = 0.002
+Outcome = Literal["again", "blocked", "done"]
+
+
+class Task:
+    """A job that does what a function says, and notices if two workers run it at once."""
+
+    def __init__(
+        self, flow: Flow, step: Callable[[float], Outcome] = lambda _: "done", group: Hashable = None, name: str = ""
+    ) -> None:
+        self.flow = flow
+        self.group = group
+        self.name = name
+        self.steps = 0
+        self.ended = threading.Event()
+        self._step = step
+        self._running = threading.Lock()
+
+    def run(self, seconds: float) -> Outcome:
+        assert self._running.acquire(blocking=False), "two workers run one job"
+        try:
+            self.steps += 1
+            return self._step(seconds)
+        finally:
+            self._running.release()
+
+
+class Desk:
+    """A scheduler of tasks. Without workers, the test runs what they would."""
+
+    def __init__(self, threads: int = 0) -> None:
+        self.ran: list[list[Task]] = []
+        """The tasks of each run."""
+        self.scheduler: Scheduler[Task] = Scheduler(threads, SLICE, self._run)
+
+    def _run(self, tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        self.ran.append(list(tasks))
+        again = []
+        for task in tasks:
+            outcome = task.run(seconds)
+            if outcome == "again":
+                again.append(task)
+            elif task.group is None:
+                self.scheduler.count_open(task.flow, -1)
+            if outcome == "done":
+                task.ended.set()
+        return again
+
+    def submit(self, *tasks: Task) -> None:
+        """Hand in tasks that have not begun, and let workers know."""
+        for task in tasks:
+            self.scheduler.submit(task.flow, [task])
+        self.scheduler.dispatch()
+
+    def resume(self, task: Task) -> None:
+        self.scheduler.count_open(task.flow, 1)
+        self.scheduler.resume(task)
+
+    def step(self, seconds: float = 1.0) -> list[str]:
+        """Run what a worker would run next. Returns the names of the tasks."""
+        scheduler = self.scheduler
+        with scheduler._lock:
+            tasks, estimate = scheduler._take(seconds)
+            scheduler._busy += bool(tasks)
+        if tasks:
+            scheduler._execute(tasks, estimate)
+        return [task.name for task in tasks]
+
+    def learn(self, group: Hashable, seconds: float = 1e-6) -> None:
+        """Let the scheduler know how long a task of a group takes."""
+        task = Task(Flow(), group=group)
+        self.scheduler.submit(task.flow, [task])
+        while not task.ended.is_set():
+            self.step()
+        self.scheduler._estimates[group].add(seconds * MAX_TOGETHER, MAX_TOGETHER)
+        self.ran.clear()
+
+
+def counted(flow: Flow, count: int, name: str = "") -> Task:
+    """A task of so many short slices."""
+    task = Task(flow, lambda _: "done" if task.steps >= count else "again", name=name)
+    return task
+
+
+def busy(seconds: float) -> None:
+    """Use time as a search does: without a pause."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.fixture(params=[1, 3])
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    """With workers."""
+    desk = Desk(request.param)
+    yield desk
+    desk.scheduler.close()
+
+
+@pytest.fixture
+def single() -> Iterator[Desk]:
+    """One worker."""
+    desk = Desk(1)
+    yield desk
+    desk.scheduler.close()
+
+
+@pytest.fixture
+def manual() -> Desk:
+    """No worker, so that the order of things is certain."""
+    return Desk()

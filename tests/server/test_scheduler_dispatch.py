@@ -1,0 +1,195 @@
+"""Which jobs run in the thread that dispatches them, and which are left to workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+from tests.server import scheduler_desk
+from tests.server.scheduler_desk import SLICE, Desk, Outcome, Task, counted
+from whamming.server.search.scheduler import (
+    GROUP_SLICES,
+    INLINE_SECONDS,
+    MAX_TOGETHER,
+    Flow,
+    Scheduler,
+    ThroughputEstimate,
+)
+
+single = scheduler_desk.single
+manual = scheduler_desk.manual
+
+
+def test_short_jobs_run_in_the_thread_that_dispatches(manual: Desk) -> None:
+    manual.learn("g")
+    threads: list[int] = []
+
+    def step(_: float) -> Outcome:
+        threads.append(threading.get_ident())
+        return "done"
+
+    flow = Flow()
+    manual.scheduler.submit(flow, [Task(flow, step, group="g") for _ in range(3)])
+    assert threads == []
+    manual.scheduler.dispatch()
+    assert threads == [threading.get_ident()] * 3
+    assert manual.scheduler._busy == 0
+
+
+def test_only_as_much_is_dispatched_inline_as_is_short(manual: Desk) -> None:
+    manual.learn("g", INLINE_SECONDS / 4)
+    flow = Flow()
+    manual.scheduler.submit(flow, [Task(flow, group="g") for _ in range(10)])
+    manual.scheduler.dispatch()
+    assert len(manual.ran[0]) == 4
+    assert len(manual.ran) == 1
+
+
+@pytest.mark.parametrize("group", [None, "unknown", "slow"])
+def test_jobs_that_are_not_known_to_be_short_are_left_to_workers(manual: Desk, group: Hashable) -> None:
+    manual.learn("slow", 2 * INLINE_SECONDS)
+    flow = Flow()
+    manual.scheduler.submit(flow, [Task(flow, group=group)])
+    manual.scheduler.dispatch()
+    assert manual.ran == []
+    assert len(manual.step()) == 1
+
+
+def test_begun_jobs_are_left_to_workers(manual: Desk) -> None:
+    manual.learn("g")
+    flow = Flow()
+    lone = counted(flow, 5)
+    manual.submit(lone)
+    manual.step()
+    manual.scheduler.submit(flow, [Task(flow, group="g")])
+    manual.scheduler.dispatch()
+    assert len(manual.ran) == 1, "the begun job is next"
+
+
+def test_a_flow_whose_time_has_run_out_does_not_bring_another_flow_into_the_event_loop(manual: Desk) -> None:
+    """The flow at the front was queued before its last job was paid for. What is really next may take long."""
+    manual.learn("g")
+    front, other = Flow(), Flow()
+    manual.scheduler.submit(front, [Task(front, group="g", name="short")])
+    manual.scheduler.submit(other, [Task(other, name="long")])
+    front.used += 1.0
+    manual.scheduler.dispatch()
+    assert manual.ran == []
+    assert manual.step() == ["long"]
+    assert manual.step() == ["short"]
+
+
+def test_nothing_runs_inline_while_a_worker_is_busy(single: Desk) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold(_: float) -> Outcome:
+        held.set()
+        assert release.wait(20)
+        return "done"
+
+    single.scheduler._estimates["g"] = ThroughputEstimate()
+    single.scheduler._estimates["g"].add(1e-6, 1)
+    single.submit(Task(Flow(), hold))
+    assert held.wait(20)
+    threads: list[int] = []
+
+    def step(_: float) -> Outcome:
+        threads.append(threading.get_ident())
+        return "done"
+
+    task = Task(Flow(), step, group="g")
+    single.submit(task)
+    assert threads == []
+    release.set()
+    assert task.ended.wait(20)
+    assert threads != [threading.get_ident()]
+
+
+def test_with_a_single_worker_whole_groups_run_in_the_thread_that_dispatches(single: Desk) -> None:
+    """And the worker sleeps on: what is left is dispatched again."""
+    single.scheduler._estimates["g"] = ThroughputEstimate()
+    single.scheduler._estimates["g"].add(INLINE_SECONDS / 2 * MAX_TOGETHER, MAX_TOGETHER)
+    threads: list[int] = []
+
+    def step(_: float) -> Outcome:
+        threads.append(threading.get_ident())
+        return "done"
+
+    flow, size = Flow(), round(GROUP_SLICES * SLICE / (INLINE_SECONDS / 2))
+    assert INLINE_SECONDS < GROUP_SLICES * SLICE
+    single.scheduler.submit(flow, [Task(flow, step, group="g") for _ in range(size + 1)])
+    assert single.scheduler.dispatch()
+    assert threads == [threading.get_ident()] * size
+    assert not single.scheduler.dispatch()
+    assert threads == [threading.get_ident()] * (size + 1)
+
+
+def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
+    single.scheduler._estimates["g"] = ThroughputEstimate()
+    single.scheduler._estimates["g"].add(1e-6, 1)
+    short, long = Task(Flow(), group="g"), Task(Flow())
+    single.scheduler.submit(short.flow, [short])
+    single.scheduler.submit(long.flow, [long])
+    while single.scheduler.dispatch():
+        pass
+    assert long.ended.wait(20)
+    assert short.ended.wait(20)
+
+
+def test_jobs_of_a_group_that_were_not_run_come_first_the_next_time() -> None:
+    ran: list[str] = []
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        ran.extend(task.name for task in tasks[:2])
+        return tasks[2:]
+
+    scheduler: Scheduler[Task] = Scheduler(0, SLICE, run)
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 10)
+    flow = Flow()
+    scheduler.submit(flow, [Task(flow, group="g", name=name) for name in "abcde"])
+    for _ in range(3):
+        scheduler.dispatch()
+    assert "".join(ran) == "abcde"
+    assert not scheduler._heap
+
+
+def test_jobs_left_over_in_the_event_loop_wake_a_worker() -> None:
+    first, ended = threading.get_ident(), threading.Event()
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        if threading.get_ident() == first:
+            return tasks[1:]
+        ended.set()
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(2, SLICE, run)
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 10)
+    flow = Flow()
+    scheduler.submit(flow, [Task(flow, group="g") for _ in range(5)])
+    scheduler.dispatch()
+    assert ended.wait(20)
+    scheduler.close()
+
+
+def test_jobs_that_may_have_to_wait_are_left_to_workers() -> None:
+    ran: list[Task] = []
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        ran.extend(tasks)
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(0, SLICE, run, lambda task: task.name != "waits")
+    scheduler._estimates["g"] = ThroughputEstimate()
+    scheduler._estimates["g"].add(1e-6, 1)
+    waits, ready = Task(Flow(), group="g", name="waits"), Task(Flow(), group="g", name="ready")
+    scheduler.submit(waits.flow, [waits])
+    scheduler.dispatch()
+    assert ran == []
+    scheduler._heap.clear()
+    scheduler.submit(ready.flow, [ready])
+    scheduler.dispatch()
+    assert ran == [ready]
