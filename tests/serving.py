@@ -28,7 +28,7 @@ SETTLING = 60.0
 """Seconds until a server must be back to what it used before; gRPC keeps an idle thread of its pool for 20."""
 POOL = 16
 """Threads that gRPC's own pool may have, however many clients there are."""
-COMPLAINTS = ("Traceback", "unforeseen", "a query failed", "never retrieved", "never awaited", "was destroyed")
+COMPLAINTS = ("Traceback", "unexpected error", "a query failed", "never retrieved", "never awaited", "was destroyed")
 """What a healthy server does not log."""
 
 

@@ -116,11 +116,11 @@ def test_flags_of_another_type_are_refused(value: Any) -> None:
     [
         (b"max_k = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
-        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; there are: listen, data"),
+        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; .*listen, data"),
         (b"[server]\nmax_k = 5", "unknown options: server"),
         (b"max_k = 5.5", r"max_k = 5.5 in .*file.toml; it must be a whole number"),
         (b"max_k = true", r"max_k = true in .*file.toml; it must be a whole number"),
-        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a text in quotes"),
+        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a string"),
         (b"max_k = 0", r"max_k = 0 in .*file.toml; it must be 1 to"),
         (b'log_level = "loud"', r'log_level = "loud" in .*file.toml; choose debug'),
         (b"max_bach = 5", "unknown options: max_bach; did you mean max_batch"),

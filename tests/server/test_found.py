@@ -133,7 +133,7 @@ async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             for count in (5_000, 2_000_000):
-                with pytest.raises(AnswerTooLargeError, match="ask for fewer"):
+                with pytest.raises(AnswerTooLargeError, match="request fewer"):
                     await service.Get(item_pb2.GetRequest(index="docs", ids=pack_ids([1] * count)), None)
             _, peak = tracemalloc.get_traced_memory()
         finally:

@@ -163,7 +163,7 @@ def test_our_client_waits_for_its_turn(server: ServerProcess, docs: Collection) 
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(len(index)))
         with occupied(docs, STREAMS) as talks:
-            with pytest.raises(OverloadedError, match="5 calls are under way, at most 5"):
+            with pytest.raises(OverloadedError, match="5 calls"):
                 len(hurried)
             with pytest.raises(OverloadedError):
                 next(hurried.search(np.zeros(2, dtype=np.uint8)))

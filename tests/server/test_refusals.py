@@ -165,7 +165,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         INVALID,
         "INVALID_ARGUMENT",
         "items.codes",
-        "3 bytes for 2 ids; codes of 13 bits have 2 each, 4 in all",
+        "3 bytes for 2 ids; codes of 13 bits have 2 each, 4 in",
     ),
     "few payloads": (
         upsert(UpsertRequest(index="docs", items=ItemBatch(ids=ids(1, 2), codes=CODES, payloads=FEW))),

@@ -12,7 +12,7 @@ import pytest
 import whamming
 from tests.server.calls import batch
 from whamming import Database
-from whamming.server.search.options import DEFAULT_CHUNK, MAX_CHUNK, MAX_REMEMBERED, Options, OptionsReader, options_of
+from whamming.server.search.options import DEFAULT_CHUNK, MAX_CHUNK, MAX_CACHED, Options, OptionsReader, options_of
 from whamming.server.search.request import QueryRequest
 from whamming.v1 import types_pb2
 from whamming.v1.search_pb2 import (
@@ -83,10 +83,10 @@ def test_options_are_remembered_in_bounded_memory() -> None:
     for k in range(1, 101):
         for chunk_size in range(30):
             assert reader(QueryOptions(k=k, chunk_size=chunk_size)).k == k
-    assert len(reader._read) <= MAX_REMEMBERED
+    assert len(reader._cache) <= MAX_CACHED
     large = QueryOptions.FromString(b"\x9a\x06\x80\x80\x04" + bytes(1 << 16))  # field 99, 65,536 bytes
     assert reader(large) == Options()
-    assert max(map(len, reader._read)) < 1000
+    assert max(map(len, reader._cache)) < 1000
     for _ in range(2):
         with pytest.raises(FieldError, match="k = 101"):
             reader(QueryOptions(k=101))

@@ -266,13 +266,13 @@ def test_files_that_are_not_what_they_should_be(ours: Authority, tmp_path: Path)
     _, other_key = ours.issue("other", "127.0.0.1")
     rubbish, missing = tmp_path / "rubbish", tmp_path / "missing"
     rubbish.write_bytes(b"rubbish")
-    pairs = {(cert, other_key): "are not a certificate and its private key", (rubbish, key): "PEM without a password"}
-    for (one, two), text in {**pairs, (cert, missing): "missing cannot be read: No such file"}.items():
+    pairs = {(cert, other_key): "certificate and private key", (rubbish, key): "rubbish"}
+    for (one, two), text in {**pairs, (cert, missing): "missing: No such file"}.items():
         with pytest.raises(InvalidArgumentError, match=text):
             Certificates(Config(tls_cert=str(one), tls_key=str(two)))
         with pytest.raises(InvalidArgumentError, match=text):
             whamming.connect("127.0.0.1:1", tls=Tls(cert=one, key=two))
-    for ca, text in {rubbish: "rubbish holds no certificates of authorities", tmp_path: "Is a directory"}.items():
+    for ca, text in {rubbish: "rubbish has no CA", tmp_path: "Is a directory"}.items():
         with pytest.raises(InvalidArgumentError, match=text):
             Certificates(Config(tls_cert=str(cert), tls_key=str(key), tls_client_ca=str(ca)))
         with pytest.raises(InvalidArgumentError, match=text):

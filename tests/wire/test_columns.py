@@ -131,9 +131,9 @@ def test_an_unset_column_of_payloads_means_empty_ones() -> None:
         ([1, 2], 3, "p.lengths", "2 numbers for 3 rows"),
         ([1, 2, 3, 4], 10, "p.lengths", "4 numbers for 3 rows"),
         ([], 0, "p.lengths", "0 numbers for 3 rows"),
-        ([1, 2, 3], 5, "p.data", "5 bytes; the lengths come to 6"),
-        ([1, 2, 3], 7, "p.data", "7 bytes; the lengths come to 6"),
-        ([2**32 - 1] * 3, 5, "p.data", f"the lengths come to {3 * (2**32 - 1)}"),
+        ([1, 2, 3], 5, "p.data", "5 bytes"),
+        ([1, 2, 3], 7, "p.data", "7 bytes"),
+        ([2**32 - 1] * 3, 5, "p.data", f" {3 * (2**32 - 1)}"),
     ],
 )
 def test_what_are_no_payloads(lengths: list[int], data: int, field: str, words: str) -> None:
