@@ -1,4 +1,4 @@
-"""Queries that are searched together, as groups."""
+"""Helpers for tests of queries that are searched together, in groups."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def options(k: int = 3, **others: Any) -> QueryOptions:
 
 
 def learn_speed(bench: Bench) -> None:
-    """Let the scheduler learn that queries are quick, so that it runs as many together as it may."""
+    """Teach the scheduler that queries are fast, so that it forms the largest possible groups."""
     for estimate in bench.searcher._scheduler._estimates.values():
         estimate.add(1e-6 * MAX_TOGETHER, MAX_TOGETHER)
 
 
 async def together(bench: Bench, options: QueryOptions, **columns: Any) -> None:
-    """Have one query of a kind searched, so that others of its kind are searched together."""
+    """Search one query of a kind, so that later queries of this kind are searched together."""
     call = bench.call()
     call.ask(batch("docs", [0], options, **columns))
     await call.finish()

@@ -1,4 +1,4 @@
-"""A small index in memory, and queries on it that a test runs slice by slice, without worker threads."""
+"""A small in-memory index, and queries that a test runs slice by slice, without worker threads."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def bench(database: Database) -> Bench:
 
 
 def ask(call: Call, *query_ids: int, after: Sequence[tuple[float, int]] = (), **options: Any) -> None:
-    """Send queries that all have the same costs."""
+    """Send queries with the same cost table."""
     tables = np.stack([TABLE] * len(query_ids))
     call.ask(batch("docs", query_ids, QueryOptions(**options), tables=tables, after=after))
 
 
 async def blocked_on_credit(bench: Bench, credit: int) -> Call:
-    """A call whose query 1 has sent as many hits as it was allowed."""
+    """Return a call whose query 1 has used up its credit."""
     call = bench.call()
     ask(call, 1, credit=credit)
     await call.run()
@@ -61,7 +61,7 @@ async def blocked_on_credit(bench: Bench, credit: int) -> Call:
 
 
 async def blocked_on_buffer(bench: Bench) -> Call:
-    """A call whose query 1 has filled the buffer."""
+    """Return a call whose query 1 has filled the send buffer."""
     call = bench.call(buffer_bytes=1)
     ask(call, 1, chunk_size=5)
     bench.run()

@@ -36,7 +36,7 @@ async def test_queries_of_a_call_progress_side_by_side(bench: Bench, index: Stor
     assert max(firsts) < min(lasts), "one had ended before another began"
 
 
-async def test_more_queries_than_are_worked_on_at_once(bench: Bench, index: StoredIndex) -> None:
+async def test_more_queries_than_can_be_open(bench: Bench, index: StoredIndex) -> None:
     call = bench.call()
     for first in range(0, 200, 50):
         ask(call, *range(first, first + 50), options=QueryOptions(chunk_size=100))
@@ -45,7 +45,7 @@ async def test_more_queries_than_are_worked_on_at_once(bench: Bench, index: Stor
         assert accounts[query_id].hits.bytes() == whole(index, query_id).bytes()
 
 
-async def test_queries_that_wait_for_credit_do_not_hold_up_others(bench: Bench, index: StoredIndex) -> None:
+async def test_queries_that_wait_for_credit_do_not_delay_others(bench: Bench, index: StoredIndex) -> None:
     call = bench.call()
     ask(call, *range(300), options=QueryOptions(credit=1))
     await call.until(lambda: all(call[query_id].ids for query_id in range(300)))
@@ -83,7 +83,7 @@ async def test_results_of_calls_are_not_mixed(bench: Bench, index: StoredIndex) 
             assert account.hits.bytes() == whole(index, 1000 * number + query_id % 4)[:5].bytes()
 
 
-async def test_cancels_right_behind_a_batch(bench: Bench, index: StoredIndex) -> None:
+async def test_cancels_right_after_a_batch(bench: Bench, index: StoredIndex) -> None:
     """Each query is answered or cancelled, and only those that were cancelled are."""
     await bench.learn("docs", BITS)
     for turn in range(15):
@@ -101,7 +101,7 @@ async def test_cancels_right_behind_a_batch(bench: Bench, index: StoredIndex) ->
                 assert account.ids == []
 
 
-async def test_one_query_is_cancelled_and_the_others_go_on(bench: Bench, index: StoredIndex) -> None:
+async def test_cancelling_one_query_leaves_the_others_running(bench: Bench, index: StoredIndex) -> None:
     call = bench.call()
     ask(call, *range(5), options=QueryOptions(credit=10))
     await call.until(lambda: all(len(account.ids) == 10 for account in call.accounts.values()))
@@ -119,7 +119,7 @@ async def test_one_query_is_cancelled_and_the_others_go_on(bench: Bench, index: 
 
 
 @pytest.mark.parametrize("size", [1, 7, N - 1, N, N + 1])
-async def test_chunks_are_as_large_as_asked_for(bench: Bench, index: StoredIndex, size: int) -> None:
+async def test_chunks_respect_the_chunk_size(bench: Bench, index: StoredIndex, size: int) -> None:
     call = bench.call()
     ask(call, 1, options=QueryOptions(chunk_size=size))
     account = (await call.finish())[1]
@@ -131,7 +131,7 @@ KINDS = pytest.mark.parametrize("options", [QueryOptions(k=5), QueryOptions(chun
 
 
 @KINDS
-async def test_statistics_are_sent_to_those_who_ask(bench: Bench, options: QueryOptions) -> None:
+async def test_statistics_are_sent_only_on_request(bench: Bench, options: QueryOptions) -> None:
     await bench.learn("docs", BITS)
     call = bench.call()
     asking = QueryOptions(statistics=True)
@@ -145,7 +145,7 @@ async def test_statistics_are_sent_to_those_who_ask(bench: Bench, options: Query
 
 
 @KINDS
-async def test_statistics_say_what_a_query_cost(database: Database, bench: Bench, options: QueryOptions) -> None:
+async def test_statistics_describe_the_work_of_a_query(database: Database, bench: Bench, options: QueryOptions) -> None:
     name = f"sealed-{next(names)}"
     sealed = database.create_index(name, 64)
     sealed.upsert(range(3000), make_codes("uniform", 3000, 64, np.random.default_rng(0)))
@@ -168,7 +168,7 @@ async def test_statistics_say_what_a_query_cost(database: Database, bench: Bench
         assert 0 < account.end.stats.seconds < account.end.elapsed
 
 
-async def test_a_budget_ends_a_query_with_what_is_known(database: Database, bench: Bench) -> None:
+async def test_a_query_whose_budget_ran_out_can_resume(database: Database, bench: Bench) -> None:
     index = database.index("docs")
     answer = whole(index, 1)
     call = bench.call()
@@ -186,7 +186,7 @@ async def test_a_budget_ends_a_query_with_what_is_known(database: Database, benc
 # -- ends of calls -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_draining_call_finishes_its_queries_and_takes_no_more(bench: Bench, index: StoredIndex) -> None:
+async def test_a_draining_call_finishes_its_queries_and_accepts_no_more(bench: Bench, index: StoredIndex) -> None:
     call = bench.call()
     ask(call, 1, options=QueryOptions(credit=5))
     await call.until(lambda: len(call[1].ids) == 5)
@@ -200,14 +200,14 @@ async def test_a_draining_call_finishes_its_queries_and_takes_no_more(bench: Ben
     assert call[1].hits.bytes() == whole(index, 1).bytes()
 
 
-async def test_an_idle_call_that_drains_fails_since_queries_may_be_on_their_way(bench: Bench) -> None:
+async def test_an_idle_draining_call_is_unavailable(bench: Bench) -> None:
     call = bench.call()
     call.search.drain()
     with pytest.raises(UnavailableError):
         await call.read_message()
 
 
-async def test_a_call_without_further_requests_ends_well_when_it_drains(bench: Bench) -> None:
+async def test_a_half_closed_draining_call_ends_with_ok(bench: Bench) -> None:
     call = bench.call()
     ask(call, 1, options=QueryOptions(k=1))
     call.search.close_requests()
@@ -216,7 +216,7 @@ async def test_a_call_without_further_requests_ends_well_when_it_drains(bench: B
     assert call[1].reason == results.COMPLETE
 
 
-async def test_a_stopped_call_ends_its_queries_and_takes_no_more(bench: Bench) -> None:
+async def test_a_stopped_call_ends_its_queries_and_accepts_no_more(bench: Bench) -> None:
     call = bench.call()
     ask(call, *range(5), options=QueryOptions(credit=3))
     await call.until(lambda: all(len(account.ids) == 3 for account in call.accounts.values()))
@@ -228,7 +228,7 @@ async def test_a_stopped_call_ends_its_queries_and_takes_no_more(bench: Bench) -
     assert all(accounts[query_id].end.resume for query_id in range(5))
 
 
-async def test_an_index_that_is_dropped_during_a_search(database: Database, bench: Bench) -> None:
+async def test_dropping_an_index_during_a_search(database: Database, bench: Bench) -> None:
     index = database.create_index("dropped", BITS)
     index.upsert(range(N), make_codes("uniform", N, BITS, np.random.default_rng(1)))
     index.seal()
@@ -245,7 +245,7 @@ async def test_an_index_that_is_dropped_during_a_search(database: Database, benc
     assert (await call.finish())[1].hits.bytes() == answer.bytes()
 
 
-async def test_a_resume_token_is_good_after_writes(database: Database, bench: Bench) -> None:
+async def test_a_resume_token_is_valid_after_writes(database: Database, bench: Bench) -> None:
     index = database.create_index("rewritten", BITS)
     codes = make_codes("uniform", N, BITS, np.random.default_rng(1))
     index.upsert(range(N), codes)

@@ -51,7 +51,7 @@ def columns(form: Form, kind: WeightKind, near: Any, bits: int, big: bool, rng: 
 
 @given(data=st.data())
 @generated(25)
-def test_conversations(cases: Cases, database: Database, data: st.DataObject) -> None:
+def test_generated_conversations_match_the_oracle(cases: Cases, database: Database, data: st.DataObject) -> None:
     """Batches of queries of all kinds on one call, with credit granted on the way."""
     items = data.draw(datasets(most=300))
     tables, buckets = data.draw(st.sampled_from(LAYOUTS))
@@ -116,7 +116,7 @@ def test_conversations(cases: Cases, database: Database, data: st.DataObject) ->
 
 @given(cuts=st.lists(st.integers(1, 60), max_size=8), kind=st.sampled_from(WEIGHT_KINDS))
 @generated(15)
-def test_an_answer_in_pieces_is_the_whole_answer(
+def test_resumed_searches_add_up_to_the_whole_answer(
     database: Database, cases: Cases, cuts: list[int], kind: WeightKind
 ) -> None:
     """However often a search is stopped and resumed, by k or by cancelling, also after a compaction."""

@@ -52,13 +52,13 @@ def queries(*query_ids: int, **options: Any) -> SearchRequest:
     return SearchRequest(queries=batch("docs", query_ids, QueryOptions(**options), tables=tables))
 
 
-async def test_a_call_without_queries_ends(bench: Bench) -> None:
+async def test_a_call_without_queries_ends_with_ok(bench: Bench) -> None:
     assert await run(bench) == []
     assert await run(bench, SearchRequest(cancel=CancelQueries(query_ids=[1]))) == []
     assert await run(bench, SearchRequest(grant=GrantCredit(query_id=1, hits=3))) == []
 
 
-async def test_a_call_ends_when_its_queries_have(bench: Bench, index: StoredIndex) -> None:
+async def test_a_call_ends_after_its_last_query(bench: Bench, index: StoredIndex) -> None:
     messages = await run(bench, queries(1, 2, k=4), queries(3, k=4))
     ended = [query_id for message in messages for query_id in message.ends.query_ids]
     assert sorted(ended) == [1, 2, 3]
@@ -77,7 +77,7 @@ async def test_a_call_ends_when_its_queries_have(bench: Bench, index: StoredInde
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_requests_that_make_no_sense_end_the_call(
+async def test_invalid_requests_end_the_call(
     bench: Bench, requests: Sequence[SearchRequest], field: str, words: str
 ) -> None:
     with pytest.raises(FieldError) as caught:
@@ -86,7 +86,7 @@ async def test_requests_that_make_no_sense_end_the_call(
     assert words in str(caught.value)
 
 
-async def test_an_id_is_free_as_soon_as_its_end_is_read(bench: Bench) -> None:
+async def test_an_id_can_be_reused_after_its_end(bench: Bench) -> None:
     """Whether the query was answered, refused or cancelled, with others or alone."""
     call = bench.call()
     kinds = [QueryOptions(k=1), QueryOptions(k=1, payloads=True), QueryOptions(credit=1), QueryOptions(k=0)]
@@ -97,7 +97,7 @@ async def test_an_id_is_free_as_soon_as_its_end_is_read(bench: Bench) -> None:
         await call.until_ended(7)
 
 
-async def test_too_many_queries_under_way_are_refused(bench: Bench, index: StoredIndex) -> None:
+async def test_too_many_running_queries_are_refused(bench: Bench, index: StoredIndex) -> None:
     call = bench.call(max_queries=10)
     ask(call, *range(8), options=QueryOptions(credit=0))
     place = (1.5, 3)
@@ -116,7 +116,7 @@ async def test_too_many_queries_under_way_are_refused(bench: Bench, index: Store
     await call.finish()
 
 
-async def test_options_that_make_no_sense_refuse_the_batch_alone(bench: Bench, index: StoredIndex) -> None:
+async def test_invalid_options_refuse_only_their_batch(bench: Bench, index: StoredIndex) -> None:
     call = bench.call(max_k=100)
     ask(call, 1, 2, options=QueryOptions(k=101))
     ask(call, 3, options=QueryOptions(k=100))
@@ -127,7 +127,7 @@ async def test_options_that_make_no_sense_refuse_the_batch_alone(bench: Bench, i
     assert accounts[3].hits.bytes() == whole(index, 3)[:100].bytes()
 
 
-async def test_a_client_that_goes_away_stops_its_queries(bench: Bench) -> None:
+async def test_a_disconnected_client_stops_its_queries(bench: Bench) -> None:
     """Its task is cancelled in the middle of a write."""
     written, forever = asyncio.Event(), asyncio.Event()
 
@@ -153,7 +153,7 @@ async def test_a_client_that_goes_away_stops_its_queries(bench: Bench) -> None:
     assert call.search.flow.open == 0
 
 
-async def test_an_error_of_a_request_comes_before_what_waits(bench: Bench) -> None:
+async def test_a_request_error_comes_before_waiting_results(bench: Bench) -> None:
     sent = iter([queries(1, k=1)])
 
     async def receive() -> SearchRequest:

@@ -43,7 +43,7 @@ def test_a_field_is_named() -> None:
     ]
 
 
-def test_an_unforeseen_error_says_nothing_of_the_inside(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_but_not_disclosed(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ArithmeticError("secret")
     except ArithmeticError as error:
@@ -56,7 +56,7 @@ def test_an_unforeseen_error_says_nothing_of_the_inside(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("letter", ["x", "ä", "語", "\U0001f40d"])
 @pytest.mark.parametrize("count", [1, ERROR_TEXT_BYTES - 1, ERROR_TEXT_BYTES, ERROR_TEXT_BYTES + 1, 500_000])
-def test_long_texts_lose_their_middle(letter: str, count: int) -> None:
+def test_long_messages_are_shortened_in_the_middle(letter: str, count: int) -> None:
     text = f"index name '{letter * count}'; use 1 to 128 letters"
     short = shortened(text)
     assert len(short.encode()) <= ERROR_TEXT_BYTES
@@ -65,7 +65,7 @@ def test_long_texts_lose_their_middle(letter: str, count: int) -> None:
     assert (short == text) == (len(text.encode()) <= ERROR_TEXT_BYTES)
 
 
-async def test_a_client_that_cannot_be_written_to_is_no_surprise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_to_write_to_a_lost_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """gRPC says so before, or after, it cancels the call: a matter of luck on a real connection."""
     with pytest.raises(asyncio.CancelledError):
         async with statuses.reporting(None):  # there is nobody to tell
@@ -83,7 +83,7 @@ class Gone:
         raise grpc.aio.InternalError("Failed execute_batch")
 
 
-async def test_a_client_that_cannot_be_refused_is_no_surprise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_to_report_an_error_to_a_lost_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It has gone just before it is told what was wrong."""
     context = Gone()
     with pytest.raises(asyncio.CancelledError):
@@ -93,7 +93,7 @@ async def test_a_client_that_cannot_be_refused_is_no_surprise(caplog: pytest.Log
     assert not caplog.text
 
 
-def test_grpc_is_silent_about_lost_clients_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_grpc_errors_about_lost_clients_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It logs what it could not write after a handler has ended: a matter of luck on a real connection."""
     statuses.silence_lost_clients()
     for error in (grpc.aio.InternalError("Failed execute_batch"), KeyError("of ours")):

@@ -67,7 +67,7 @@ async def test_the_last_hits_come_with_the_end(bench: Bench, whole: Truth, k: in
     assert account.bounds[-1] <= whole.distances[k]
 
 
-async def test_a_query_that_cannot_begin_fails(bench: Bench) -> None:
+async def test_a_query_to_a_missing_index_fails(bench: Bench) -> None:
     call = bench.call()
     ask(call, 1)
     assert bench.run() == 1
@@ -94,7 +94,7 @@ async def test_an_old_snapshot_ends_a_query(database: Database) -> None:
 
 
 @pytest.mark.usefixtures("index")
-async def test_snapshots_of_blocked_queries_expire(bench: Bench) -> None:
+async def test_blocked_queries_with_old_snapshots_end(bench: Bench) -> None:
     call = await blocked_on_credit(bench, 2)
     ask(call, 2, credit=2)
     call.search.expire()
@@ -176,7 +176,7 @@ async def test_chunks_with_payloads_stay_small(database: Database, bench: Bench)
     assert len(sizes) > 5
 
 
-async def test_a_query_stopped_between_payloads_continues_there(database: Database, bench: Bench) -> None:
+async def test_a_query_stopped_between_payloads_can_resume_there(database: Database, bench: Bench) -> None:
     index = database.create_index("docs", BITS)
     index.upsert(range(N), make_codes("uniform", N, BITS, np.random.default_rng(1)), [bytes(60_000)] * N)
     whole = answer_of(index, TABLE)
@@ -193,7 +193,7 @@ async def test_a_query_stopped_between_payloads_continues_there(database: Databa
     call[1].check_prefix(whole)
 
 
-async def test_payloads_count_against_credit_and_buffer(database: Database, bench: Bench) -> None:
+async def test_payloads_count_against_the_buffer(database: Database, bench: Bench) -> None:
     index = database.create_index("docs", BITS)
     index.upsert(range(N), make_codes("uniform", N, BITS, np.random.default_rng(1)), [bytes(60_000)] * N)
     whole = answer_of(index, TABLE)

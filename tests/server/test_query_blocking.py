@@ -38,7 +38,7 @@ async def test_credit_blocks_a_query(bench: Bench, whole: Truth, credit: int) ->
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_grant_of_nothing_wakes_and_blocks_again(bench: Bench) -> None:
+async def test_a_grant_of_zero_blocks_the_query_again(bench: Bench) -> None:
     call = await blocked_on_credit(bench, 2)
     call.grant(1, 0)
     await call.run()
@@ -79,7 +79,7 @@ async def test_a_grant_during_the_search_is_not_lost(bench: Bench, whole: Truth)
 
 
 @pytest.mark.usefixtures("index")
-async def test_credit_that_is_exactly_used_up_ends_the_query(bench: Bench, whole: Truth) -> None:
+async def test_credit_for_exactly_all_hits_is_enough(bench: Bench, whole: Truth) -> None:
     call = bench.call()
     ask(call, 1, credit=5, k=5, payloads=True)  # payloads: it has a cursor of its own
     ask(call, 2, credit=N)
@@ -98,7 +98,7 @@ async def test_credit_that_is_exactly_used_up_ends_the_query(bench: Bench, whole
 
 
 @pytest.mark.usefixtures("index")
-async def test_credit_needs_no_room_and_room_no_credit(bench: Bench, whole: Truth) -> None:
+async def test_a_grant_does_not_wake_a_query_that_waits_for_room(bench: Bench, whole: Truth) -> None:
     """A grant to a query that waits for room is added up and does not wake it."""
     call = bench.call(buffer_bytes=1)
     ask(call, 1, credit=10, chunk_size=4)
@@ -115,7 +115,7 @@ async def test_credit_needs_no_room_and_room_no_credit(bench: Bench, whole: Trut
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_grant_to_nobody_is_ignored(bench: Bench) -> None:
+async def test_a_grant_to_an_unknown_query_is_ignored(bench: Bench) -> None:
     call = bench.call()
     call.grant(99, 5)
     ask(call, 1, k=1)
@@ -125,7 +125,7 @@ async def test_a_grant_to_nobody_is_ignored(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_grant_as_a_worker_leaves_keeps_the_count_of_open_queries(bench: Bench) -> None:
+async def test_a_grant_while_a_query_blocks_keeps_the_open_count(bench: Bench) -> None:
     """A worker that has left a query for want of credit tells the scheduler later; by then there may be credit."""
     call = bench.call()
     ask(call, *range(2 * MAX_OPEN), credit=0)

@@ -38,7 +38,7 @@ async def test_a_query_that_has_not_begun_ends_at_once(bench: Bench, reason: Any
 
 
 @pytest.mark.usefixtures("index")
-async def test_queries_behind_64_open_ones_are_cancelled_at_once(bench: Bench) -> None:
+async def test_queries_beyond_the_open_limit_are_cancelled_at_once(bench: Bench) -> None:
     call = bench.call(buffer_bytes=1)
     ask(call, *range(MAX_OPEN + 36), chunk_size=100)
     bench.run()
@@ -87,7 +87,7 @@ async def test_a_query_is_stopped_while_a_worker_searches(bench: Bench, whole: T
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_stop_that_comes_before_the_worker_leaves_is_not_lost(bench: Bench) -> None:
+async def test_a_stop_before_the_end_of_a_slice_is_not_lost(bench: Bench) -> None:
     call = bench.call()
     ask(call, 1, credit=0)
     ask(call, 2, chunk_size=1)
@@ -105,9 +105,7 @@ async def test_a_stop_that_comes_before_the_worker_leaves_is_not_lost(bench: Ben
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("sent", [0, 5])
-async def test_a_query_blocked_on_credit_is_stopped_and_continues_elsewhere(
-    bench: Bench, whole: Truth, sent: int
-) -> None:
+async def test_a_stopped_query_continues_on_another_call(bench: Bench, whole: Truth, sent: int) -> None:
     call = await blocked_on_credit(bench, sent)
     call.search.stop(results.SHUTDOWN)
     assert call.query(1).state is State.WAITING
@@ -167,7 +165,7 @@ async def test_a_query_that_has_ended_is_not_stopped_again(bench: Bench) -> None
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_resume_token_outlives_a_query_without_hits(bench: Bench) -> None:
+async def test_a_query_without_hits_returns_its_own_resume_token(bench: Bench) -> None:
     call = bench.call()
     ask(call, 1, after=[(1.5, 7)])
     ask(call, 2, after=[(1.5, 7)], credit=0)
@@ -182,7 +180,7 @@ async def test_a_resume_token_outlives_a_query_without_hits(bench: Bench) -> Non
 
 
 @pytest.mark.usefixtures("index")
-async def test_grants_and_stops_from_elsewhere_neither_hang_nor_repeat(bench: Bench, whole: Truth) -> None:
+async def test_grants_and_stops_race_with_a_worker(bench: Bench, whole: Truth) -> None:
     """A worker and the event loop race 300 times; however they meet, every hit is sent once, and the end."""
     for turn in range(300):
         call = bench.call()

@@ -283,7 +283,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSALS)
-def test_a_refusal_tells_why(docs: Stubs, what: str) -> None:
+def test_refusals_have_a_reason_a_field_and_a_message(docs: Stubs, what: str) -> None:
     call, code, reason, field, words = REFUSALS[what]
     with pytest.raises(grpc.RpcError) as caught:
         call(docs)
@@ -336,7 +336,7 @@ QUERIES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("what", QUERIES)
-def test_a_batch_that_makes_no_sense_is_refused_alone(docs: Stubs, what: str) -> None:
+def test_an_invalid_batch_is_refused_alone(docs: Stubs, what: str) -> None:
     """Between others of the same stream that do."""
     columns, field, words = QUERIES[what]
     wanted = QueryOptions(k=5)
@@ -359,7 +359,9 @@ def test_a_batch_that_makes_no_sense_is_refused_alone(docs: Stubs, what: str) ->
         ("absent", code_pb2.NOT_FOUND, error_pb2.ERROR_REASON_INDEX_NOT_FOUND, ""),
     ],
 )
-def test_queries_to_a_wrong_index_are_refused(docs: Stubs, index: str, code: int, reason: int, field: str) -> None:
+def test_queries_to_an_invalid_or_missing_index_are_refused(
+    docs: Stubs, index: str, code: int, reason: int, field: str
+) -> None:
     """All 4,095 of a batch, in messages of a moderate size, and the next batch is answered."""
     wanted = QueryOptions(k=1)
     wrong = batch(index, range(4095), wanted, codes=bytes(2 * 4095))
@@ -380,7 +382,7 @@ def test_probing_needs_tables(docs: Stubs) -> None:
     assert details_of(caught.value).reason == "NO_TABLES"
 
 
-def test_a_batch_that_is_refused_leaves_those_before_it(stubs: Stubs, name: str) -> None:
+def test_batches_before_a_refused_one_stay_written(stubs: Stubs, name: str) -> None:
     stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=Settings(bits=BITS)))
     good = UpsertRequest(index=name, sequence=7, items=ItemBatch(ids=ids(1, 2), codes=CODES))
     wrong = UpsertRequest(sequence=8, items=ItemBatch(ids=ids(3), codes=CODES))
@@ -393,7 +395,7 @@ def test_a_batch_that_is_refused_leaves_those_before_it(stubs: Stubs, name: str)
     assert stubs.items.Get(GetRequest(index=name, ids=ids(1, 2, 3, 4, 5))).found == b"\1\1\0\0\0"
 
 
-def test_names_of_many_indexes_do_not_get_in_the_way_of_a_refusal(stubs: Stubs) -> None:
+def test_a_refusal_with_many_index_names_is_delivered(stubs: Stubs) -> None:
     names = [f"{'long' * 30}-{number}" for number in range(120)]
     for one in names:
         stubs.indexes.CreateIndex(CreateIndexRequest(name=one, settings=Settings(bits=8)))

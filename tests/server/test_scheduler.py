@@ -1,4 +1,4 @@
-"""Sharing worker threads: no flow starves, nothing runs twice at once, nothing is forgotten."""
+"""The fair queue: flows share the workers, no job runs twice at the same time, and every job finishes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.server import scheduler_desk
-from tests.server.scheduler_desk import SLICE, Desk, Outcome, Task, busy, counted
+from tests.server import scheduler_bench
+from tests.server.scheduler_bench import SLICE, Outcome, SchedulerBench, Task, busy, counted
 from tests.serving import wait_until
 from whamming.server.search.scheduler import MAX_OPEN, Flow, ThroughputEstimate
 
-desk = scheduler_desk.desk
-single = scheduler_desk.single
-manual = scheduler_desk.manual
+threaded = scheduler_bench.threaded
+single = scheduler_bench.single
+manual = scheduler_bench.manual
 
 
 # -- one job at a time -------------------------------------------------------------------------------------------------
 
 
-def test_jobs_are_done(desk: Desk) -> None:
+def test_all_jobs_finish(threaded: SchedulerBench) -> None:
     shared = Flow()
     tasks = [counted(Flow() if place < 25 else shared, 5) for place in range(50)]
-    desk.submit(*tasks)
+    threaded.submit(*tasks)
     for task in tasks:
         assert task.ended.wait(20)
         assert task.steps == 5
 
 
-def test_a_slice_is_as_long_as_told(single: Desk) -> None:
+def test_a_slice_has_the_configured_length(single: SchedulerBench) -> None:
     told: list[float] = []
 
     def step(seconds: float) -> Outcome:
@@ -46,18 +46,18 @@ def test_a_slice_is_as_long_as_told(single: Desk) -> None:
     assert single.scheduler.threads == 1
 
 
-def test_jobs_of_a_flow_take_turns(manual: Desk) -> None:
+def test_jobs_of_a_flow_take_turns(manual: SchedulerBench) -> None:
     flow = Flow()
     manual.submit(*(counted(flow, 4, name) for name in "abc"))
     order = [manual.step()[0] for _ in range(12)]
     assert manual.step() == []
-    assert order[:5] == ["a", "a", "b", "a", "c"], "those that have not begun and those that have, by turns"
+    assert order[:5] == ["a", "a", "b", "a", "c"], "new and begun jobs take turns"
     assert sorted(order) == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
     last = order[5:9]
     assert set(last) == {"a", "b", "c"}
 
 
-def test_begun_jobs_do_not_wait_for_all_fresh_ones(manual: Desk) -> None:
+def test_begun_jobs_do_not_wait_for_all_new_ones(manual: SchedulerBench) -> None:
     flow = Flow()
     manual.submit(*(counted(flow, 2, f"{place}") for place in range(40)))
     order = [manual.step()[0] for _ in range(80)]
@@ -66,7 +66,7 @@ def test_begun_jobs_do_not_wait_for_all_fresh_ones(manual: Desk) -> None:
     assert all(second[f"{place}"] < order.index("39") for place in range(35))
 
 
-def test_a_flow_has_a_limited_number_of_open_jobs(manual: Desk) -> None:
+def test_a_flow_has_a_limited_number_of_open_jobs(manual: SchedulerBench) -> None:
     flow = Flow()
     finish = False
     tasks = [Task(flow, lambda _: "done" if finish else "again", name=f"{place}") for place in range(MAX_OPEN + 10)]
@@ -82,7 +82,7 @@ def test_a_flow_has_a_limited_number_of_open_jobs(manual: Desk) -> None:
     assert flow.open == 0
 
 
-def test_jobs_that_wait_for_their_client_do_not_count(manual: Desk) -> None:
+def test_jobs_that_wait_for_their_client_do_not_count_as_open(manual: SchedulerBench) -> None:
     flow = Flow()
     tasks = [Task(flow, lambda _: "blocked", name=f"{place}") for place in range(3 * MAX_OPEN)]
     last = Task(flow, name="last")
@@ -98,8 +98,8 @@ def test_jobs_that_wait_for_their_client_do_not_count(manual: Desk) -> None:
     assert flow.open == 0
 
 
-def test_jobs_that_wait_for_room_do_count(manual: Desk) -> None:
-    """They hold memory. A full flow begins no more jobs until one of them ends."""
+def test_jobs_that_wait_for_room_count_as_open(manual: SchedulerBench) -> None:
+    """They hold memory, so a flow at its limit begins no new job until one of them ends."""
     flow = Flow()
     finish = False
     tasks = [Task(flow, lambda _: "done" if finish else "again") for _ in range(MAX_OPEN)]
@@ -107,7 +107,7 @@ def test_jobs_that_wait_for_room_do_count(manual: Desk) -> None:
     for _ in range(2 * MAX_OPEN):
         manual.step()
     assert flow.open == MAX_OPEN
-    flow.begun.clear()  # all of them wait
+    flow.begun.clear()  # all of them are blocked
     manual.submit(Task(flow, name="fresh"))
     assert manual.step() == []
     finish = True
@@ -116,7 +116,7 @@ def test_jobs_that_wait_for_room_do_count(manual: Desk) -> None:
     assert manual.step() == ["fresh"]
 
 
-def test_a_job_that_waits_is_not_run_until_it_is_resumed(single: Desk) -> None:
+def test_a_blocked_job_runs_only_after_it_is_resumed(single: SchedulerBench) -> None:
     waits = threading.Event()
 
     def step(_: float) -> Outcome:
@@ -139,7 +139,7 @@ def test_a_job_that_waits_is_not_run_until_it_is_resumed(single: Desk) -> None:
 # -- fairness ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_flow_that_has_used_least_runs_next(manual: Desk) -> None:
+def test_the_flow_that_has_used_the_least_time_runs_next(manual: SchedulerBench) -> None:
     flows = {name: Flow() for name in "abcd"}
     manual.submit(*(counted(flow, 1000, name) for name, flow in flows.items()))
     for _ in range(200):
@@ -148,8 +148,8 @@ def test_the_flow_that_has_used_least_runs_next(manual: Desk) -> None:
         assert used[name] == min(used.values())
 
 
-def test_flows_get_equal_time_whatever_their_slices_and_jobs(single: Desk) -> None:
-    """One flow has three jobs of long slices, the other one job of short slices: each gets half."""
+def test_flows_get_equal_time(single: SchedulerBench) -> None:
+    """One flow has three jobs with long slices, the other one job with short slices. Each gets half of the time."""
     used = {"many": 0.0, "one": 0.0}
     stopped = threading.Event()
 
@@ -173,8 +173,8 @@ def test_flows_get_equal_time_whatever_their_slices_and_jobs(single: Desk) -> No
     assert tasks[-1].steps > tasks[0].steps
 
 
-def test_an_endless_job_does_not_hold_up_short_ones(manual: Desk) -> None:
-    """A short job that is submitted while an endless one runs comes next, however long that goes on."""
+def test_an_endless_job_does_not_delay_short_ones(manual: SchedulerBench) -> None:
+    """A short job that is submitted while an endless one runs comes next, every time."""
 
     def endless(_: float) -> Outcome:
         manual.scheduler.submit(flow := Flow(), [Task(flow, name="short")])
@@ -187,7 +187,7 @@ def test_an_endless_job_does_not_hold_up_short_ones(manual: Desk) -> None:
     assert order == ["endless", "short"] * 100
 
 
-def test_many_long_flows_delay_a_newcomer_by_a_slice_of_each_at_most(manual: Desk) -> None:
+def test_a_new_flow_waits_for_one_slice_of_each_other_flow_at_most(manual: SchedulerBench) -> None:
     def endless(_: float) -> Outcome:
         busy(0.0001)
         return "again"
@@ -206,8 +206,8 @@ def test_many_long_flows_delay_a_newcomer_by_a_slice_of_each_at_most(manual: Des
     assert seen == {f"{number}" for number in range(10)}
 
 
-def test_idling_saves_nothing_up(manual: Desk) -> None:
-    """A flow that comes back after a pause starts level with the one at work, not ahead of it."""
+def test_an_idle_flow_saves_no_time(manual: SchedulerBench) -> None:
+    """A flow that returns after a pause starts level with the running flow, not ahead of it."""
     idle, working = Flow(), Flow()
     manual.submit(Task(idle))
     manual.step()
@@ -225,7 +225,7 @@ def test_idling_saves_nothing_up(manual: Desk) -> None:
     assert idle.used == start <= working.used
 
 
-def test_a_newcomer_starts_at_the_present(manual: Desk) -> None:
+def test_a_new_flow_starts_at_the_current_time(manual: SchedulerBench) -> None:
     def work(_: float) -> Outcome:
         busy(0.0002)
         return "again"
@@ -240,25 +240,25 @@ def test_a_newcomer_starts_at_the_present(manual: Desk) -> None:
     assert flow.used <= max(one.used for one in old)
 
 
-# -- trouble -----------------------------------------------------------------------------------------------------------
+# -- errors, stress, closing -------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_raises_is_dropped_and_the_others_go_on(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_raises_is_dropped(threaded: SchedulerBench, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: float) -> Outcome:
-        raise ArithmeticError("a job that breaks its promise")
+        raise ArithmeticError("broken job")
 
     flow = Flow()
     with caplog.at_level(logging.ERROR, "whamming.server"):
-        desk.submit(*(Task(flow, fail) for _ in range(1 + desk.scheduler.threads)))
+        threaded.submit(*(Task(flow, fail) for _ in range(1 + threaded.scheduler.threads)))
         after = counted(flow, 2)
-        desk.submit(after)
+        threaded.submit(after)
         assert after.ended.wait(20)
-    assert "a job that breaks its promise" in caplog.text
+    assert "broken job" in caplog.text
 
 
-def test_nothing_is_lost_under_stress() -> None:
-    """Jobs that wait at random and are resumed by other threads, between groups: all are done, none twice at once."""
-    desk = Desk(4)
+def test_all_jobs_finish_under_stress() -> None:
+    """Jobs block at random and are resumed by other threads, with groups in between. All of them finish."""
+    bench = SchedulerBench(4)
     chance = random.Random(0)
     waiting: list[Task] = []
     over = threading.Event()
@@ -281,14 +281,14 @@ def test_nothing_is_lost_under_stress() -> None:
             if outcome == "again":
                 again.append(task)
             elif task.group is None:
-                desk.scheduler.count_open(task.flow, -1)
+                bench.scheduler.count_open(task.flow, -1)
             if outcome == "done":
                 task.ended.set()
             elif outcome == "blocked":
                 waiting.append(task)
         return again
 
-    desk.scheduler._run = run
+    bench.scheduler._run = run
 
     def resume() -> None:
         while not over.is_set():
@@ -297,7 +297,7 @@ def test_nothing_is_lost_under_stress() -> None:
             except IndexError:
                 over.wait(0.0001)
                 continue
-            desk.resume(task)
+            bench.resume(task)
 
     helpers = [threading.Thread(target=resume) for _ in range(3)]
     for helper in helpers:
@@ -305,7 +305,7 @@ def test_nothing_is_lost_under_stress() -> None:
     flows = [Flow() for _ in range(20)]
     tasks = [pausing(flow) for flow in flows for _ in range(20)]
     tasks += [Task(flow, group=group) for flow in flows for group in ("x", "y", "x") for _ in range(5)]
-    desk.submit(*tasks)
+    bench.submit(*tasks)
     try:
         for task in tasks:
             assert task.ended.wait(20)
@@ -313,33 +313,33 @@ def test_nothing_is_lost_under_stress() -> None:
         over.set()
         for helper in helpers:
             helper.join()
-        desk.scheduler.close()
+        bench.scheduler.close()
     assert not any(flow.fresh or flow.begun for flow in flows)
     assert [flow.open for flow in flows] == [0] * 20
-    assert desk.scheduler._busy == 0
+    assert bench.scheduler._busy == 0
 
 
 def test_closing_stops_the_workers_between_slices() -> None:
     before = threading.active_count()
-    desk = Desk(3)
+    bench = SchedulerBench(3)
 
     def endless(seconds: float) -> Outcome:
         busy(seconds)
         return "again"
 
-    desk.submit(*(Task(Flow(), endless) for _ in range(5)))
-    desk.scheduler.close()
+    bench.submit(*(Task(Flow(), endless) for _ in range(5)))
+    bench.scheduler.close()
     assert threading.active_count() == before
-    runs = len(desk.ran)
-    desk.scheduler._estimates["g"] = ThroughputEstimate()
-    desk.scheduler._estimates["g"].add(1e-6, 1)
-    desk.submit(Task(Flow(), group="g"))
-    assert len(desk.ran) == runs, "nothing runs any more, not even inline"
-    desk.scheduler.close()
+    runs = len(bench.ran)
+    bench.scheduler._estimates["g"] = ThroughputEstimate()
+    bench.scheduler._estimates["g"].add(1e-6, 1)
+    bench.submit(Task(Flow(), group="g"))
+    assert len(bench.ran) == runs, "nothing runs after closing, not even inline"
+    bench.scheduler.close()
 
 
-def test_a_worker_keeps_nothing_of_what_it_has_done(single: Desk) -> None:
-    """A job holds a snapshot, which must go when the job has."""
+def test_a_worker_frees_finished_jobs(single: SchedulerBench) -> None:
+    """A job holds a snapshot, which must be freed with the job."""
     gone = threading.Event()
 
     class Mortal(Task):

@@ -1,4 +1,4 @@
-"""Which jobs run in the thread that dispatches them, and which are left to workers."""
+"""Dispatching: which jobs run inline, in the thread that dispatches them, and which run on workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-from tests.server import scheduler_desk
-from tests.server.scheduler_desk import SLICE, Desk, Outcome, Task, counted
+from tests.server import scheduler_bench
+from tests.server.scheduler_bench import SLICE, Outcome, SchedulerBench, Task, counted
 from whamming.server.search.scheduler import (
     GROUP_SLICES,
     INLINE_SECONDS,
@@ -18,11 +18,11 @@ from whamming.server.search.scheduler import (
     ThroughputEstimate,
 )
 
-single = scheduler_desk.single
-manual = scheduler_desk.manual
+single = scheduler_bench.single
+manual = scheduler_bench.manual
 
 
-def test_short_jobs_run_in_the_thread_that_dispatches(manual: Desk) -> None:
+def test_short_jobs_run_in_the_thread_that_dispatches(manual: SchedulerBench) -> None:
     manual.learn("g")
     threads: list[int] = []
 
@@ -38,7 +38,7 @@ def test_short_jobs_run_in_the_thread_that_dispatches(manual: Desk) -> None:
     assert manual.scheduler._busy == 0
 
 
-def test_only_as_much_is_dispatched_inline_as_is_short(manual: Desk) -> None:
+def test_the_time_of_inline_jobs_is_limited(manual: SchedulerBench) -> None:
     manual.learn("g", INLINE_SECONDS / 4)
     flow = Flow()
     manual.scheduler.submit(flow, [Task(flow, group="g") for _ in range(10)])
@@ -48,7 +48,7 @@ def test_only_as_much_is_dispatched_inline_as_is_short(manual: Desk) -> None:
 
 
 @pytest.mark.parametrize("group", [None, "unknown", "slow"])
-def test_jobs_that_are_not_known_to_be_short_are_left_to_workers(manual: Desk, group: Hashable) -> None:
+def test_jobs_not_known_to_be_short_run_on_workers(manual: SchedulerBench, group: Hashable) -> None:
     manual.learn("slow", 2 * INLINE_SECONDS)
     flow = Flow()
     manual.scheduler.submit(flow, [Task(flow, group=group)])
@@ -57,7 +57,7 @@ def test_jobs_that_are_not_known_to_be_short_are_left_to_workers(manual: Desk, g
     assert len(manual.step()) == 1
 
 
-def test_begun_jobs_are_left_to_workers(manual: Desk) -> None:
+def test_begun_jobs_run_on_workers(manual: SchedulerBench) -> None:
     manual.learn("g")
     flow = Flow()
     lone = counted(flow, 5)
@@ -65,11 +65,11 @@ def test_begun_jobs_are_left_to_workers(manual: Desk) -> None:
     manual.step()
     manual.scheduler.submit(flow, [Task(flow, group="g")])
     manual.scheduler.dispatch()
-    assert len(manual.ran) == 1, "the begun job is next"
+    assert len(manual.ran) == 1, "the begun job is next, and it runs on a worker"
 
 
-def test_a_flow_whose_time_has_run_out_does_not_bring_another_flow_into_the_event_loop(manual: Desk) -> None:
-    """The flow at the front was queued before its last job was paid for. What is really next may take long."""
+def test_a_long_job_behind_an_outdated_flow_does_not_run_inline(manual: SchedulerBench) -> None:
+    """The flow at the front of the heap has used more time since it was queued. The job that is really next is long."""
     manual.learn("g")
     front, other = Flow(), Flow()
     manual.scheduler.submit(front, [Task(front, group="g", name="short")])
@@ -81,7 +81,7 @@ def test_a_flow_whose_time_has_run_out_does_not_bring_another_flow_into_the_even
     assert manual.step() == ["short"]
 
 
-def test_nothing_runs_inline_while_a_worker_is_busy(single: Desk) -> None:
+def test_nothing_runs_inline_while_a_worker_is_busy(single: SchedulerBench) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold(_: float) -> Outcome:
@@ -107,8 +107,8 @@ def test_nothing_runs_inline_while_a_worker_is_busy(single: Desk) -> None:
     assert threads != [threading.get_ident()]
 
 
-def test_with_a_single_worker_whole_groups_run_in_the_thread_that_dispatches(single: Desk) -> None:
-    """And the worker sleeps on: what is left is dispatched again."""
+def test_with_a_single_worker_whole_groups_run_inline(single: SchedulerBench) -> None:
+    """The worker stays asleep. The rest of the jobs are dispatched again."""
     single.scheduler._estimates["g"] = ThroughputEstimate()
     single.scheduler._estimates["g"].add(INLINE_SECONDS / 2 * MAX_TOGETHER, MAX_TOGETHER)
     threads: list[int] = []
@@ -126,7 +126,7 @@ def test_with_a_single_worker_whole_groups_run_in_the_thread_that_dispatches(sin
     assert threads == [threading.get_ident()] * (size + 1)
 
 
-def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
+def test_long_jobs_wake_a_single_worker(single: SchedulerBench) -> None:
     single.scheduler._estimates["g"] = ThroughputEstimate()
     single.scheduler._estimates["g"].add(1e-6, 1)
     short, long = Task(Flow(), group="g"), Task(Flow())
@@ -138,7 +138,7 @@ def test_what_a_single_worker_is_needed_for_wakes_it(single: Desk) -> None:
     assert short.ended.wait(20)
 
 
-def test_jobs_of_a_group_that_were_not_run_come_first_the_next_time() -> None:
+def test_jobs_left_over_from_a_group_run_first_next_time() -> None:
     ran: list[str] = []
 
     def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
@@ -156,7 +156,7 @@ def test_jobs_of_a_group_that_were_not_run_come_first_the_next_time() -> None:
     assert not scheduler._heap
 
 
-def test_jobs_left_over_in_the_event_loop_wake_a_worker() -> None:
+def test_jobs_left_over_from_an_inline_group_wake_a_worker() -> None:
     first, ended = threading.get_ident(), threading.Event()
 
     def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
@@ -175,7 +175,7 @@ def test_jobs_left_over_in_the_event_loop_wake_a_worker() -> None:
     scheduler.close()
 
 
-def test_jobs_that_may_have_to_wait_are_left_to_workers() -> None:
+def test_jobs_that_may_block_run_on_workers() -> None:
     ran: list[Task] = []
 
     def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:

@@ -1,4 +1,4 @@
-"""Groups of jobs that run together, and the estimates that decide how large a group is."""
+"""Groups: jobs that run together, and the estimates that determine the size of a group."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from tests.server import scheduler_desk
-from tests.server.scheduler_desk import SLICE, Desk, Outcome, Task, busy
+from tests.server import scheduler_bench
+from tests.server.scheduler_bench import SLICE, Outcome, SchedulerBench, Task, busy
 from whamming.server.search.scheduler import (
     GROUP_SLICES,
     LONE_SLICES,
@@ -19,19 +19,19 @@ from whamming.server.search.scheduler import (
     ThroughputEstimate,
 )
 
-single = scheduler_desk.single
-manual = scheduler_desk.manual
+single = scheduler_bench.single
+manual = scheduler_bench.manual
 
 
-def test_the_first_job_of_a_group_runs_alone(manual: Desk) -> None:
+def test_the_first_job_of_a_group_runs_alone(manual: SchedulerBench) -> None:
     flow = Flow()
     manual.submit(*(Task(flow, group="g", name=f"{place}") for place in range(MAX_TOGETHER)))
-    assert manual.step() == ["0"], "nobody knows how long it takes"
+    assert manual.step() == ["0"], "its time is not known yet"
     count = len(manual.step())
     assert 1 < count <= 8
 
 
-def test_a_group_is_as_large_as_fits_the_time(manual: Desk) -> None:
+def test_the_size_of_a_group_fits_the_time(manual: SchedulerBench) -> None:
     manual.learn("g", seconds=0.01)
     flow = Flow()
     manual.submit(*(Task(flow, group="g") for _ in range(30)))
@@ -43,14 +43,14 @@ def test_a_group_is_as_large_as_fits_the_time(manual: Desk) -> None:
     assert manual.step() == []
 
 
-def test_a_group_has_a_largest_size(manual: Desk) -> None:
+def test_the_size_of_a_group_is_limited(manual: SchedulerBench) -> None:
     manual.learn("g")
     flow = Flow()
     manual.submit(*(Task(flow, group="g") for _ in range(2 * MAX_TOGETHER)))
     assert len(manual.step()) == MAX_TOGETHER
 
 
-def test_a_group_gathers_jobs_of_several_flows_in_fair_order(manual: Desk) -> None:
+def test_a_group_gathers_jobs_of_several_flows_in_fair_order(manual: SchedulerBench) -> None:
     manual.learn("g")
     flows = {name: Flow() for name in "abc"}
     for name, used in zip("abc", (3.0, 1.0, 2.0), strict=True):
@@ -66,7 +66,7 @@ def test_a_group_gathers_jobs_of_several_flows_in_fair_order(manual: Desk) -> No
     assert sorted(ran + others) == sorted(f"{name}{place}" for name in "abc" for place in range(30))
 
 
-def test_a_group_takes_only_jobs_that_are_next_in_their_flow(manual: Desk) -> None:
+def test_a_group_takes_only_jobs_that_are_next_in_their_flow(manual: SchedulerBench) -> None:
     manual.learn("g")
     first, second, third = Flow(), Flow(), Flow()
     kinds = [("g", "g1"), ("other", "o"), ("g", "g2")]
@@ -80,7 +80,7 @@ def test_a_group_takes_only_jobs_that_are_next_in_their_flow(manual: Desk) -> No
     assert manual.step() == []
 
 
-def test_flows_of_a_group_share_the_time_it_took(manual: Desk) -> None:
+def test_flows_of_a_group_share_the_time_it_took(manual: SchedulerBench) -> None:
     def work(_: float) -> Outcome:
         busy(0.001)
         return "done"
@@ -97,7 +97,7 @@ def test_flows_of_a_group_share_the_time_it_took(manual: Desk) -> None:
 
 
 @pytest.mark.parametrize(("others", "slices"), [(0, LONE_SLICES), (1, GROUP_SLICES)])
-def test_a_worker_takes_fewer_jobs_at_once_where_other_flows_wait(single: Desk, others: int, slices: int) -> None:
+def test_groups_are_smaller_if_other_flows_wait(single: SchedulerBench, others: int, slices: int) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold(_: float) -> Outcome:
@@ -117,17 +117,17 @@ def test_a_worker_takes_fewer_jobs_at_once_where_other_flows_wait(single: Desk, 
     release.set()
     for task in tasks:
         assert task.ended.wait(20)
-    assert len(single.ran[1]) == slices // (1 + others), "each flow has a share"
+    assert len(single.ran[1]) == slices // (1 + others), "each flow gets a share"
 
 
-def test_jobs_of_a_group_do_not_count_as_open(manual: Desk) -> None:
+def test_jobs_of_a_group_do_not_count_as_open(manual: SchedulerBench) -> None:
     flow = Flow()
     manual.submit(*(Task(flow, group="g") for _ in range(3 * MAX_OPEN)))
     while manual.step():
         assert flow.open == 0
 
 
-def test_estimates_are_forgotten_where_there_are_too_many(manual: Desk) -> None:
+def test_the_number_of_estimates_is_limited(manual: SchedulerBench) -> None:
     for number in range(MAX_ESTIMATES + 10):
         task = Task(Flow(), group=number)
         manual.submit(task)
@@ -139,7 +139,7 @@ def test_estimates_are_forgotten_where_there_are_too_many(manual: Desk) -> None:
 # -- estimates ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_number_of_jobs_grows_step_by_step() -> None:
+def test_the_estimated_group_size_grows_step_by_step() -> None:
     estimate = ThroughputEstimate()
     assert estimate.seconds == math.inf
     assert estimate.count_in(1.0) == 1
@@ -152,8 +152,8 @@ def test_the_number_of_jobs_grows_step_by_step() -> None:
     assert estimate.count_in(0.001) == 1
 
 
-def test_jobs_that_took_no_time_at_all() -> None:
-    """A clock may be too coarse to see them."""
+def test_jobs_that_took_no_measurable_time() -> None:
+    """The clock may be too coarse to measure them."""
     estimate = ThroughputEstimate()
     estimate.add(0.0, 5)
     assert estimate.count_in(1.0) == 40

@@ -102,7 +102,9 @@ async def test_queries_for_a_few_hits_form_groups(bench: Bench, quick: QueryOpti
 @pytest.mark.parametrize("k", [1, 3, 256])
 @pytest.mark.parametrize("items", [0, 2, N])
 @pytest.mark.parametrize("radius", [None, 0.0, 2.5, 1e9])
-async def test_a_group_is_answered(database: Database, bench: Bench, k: int, items: int, radius: float | None) -> None:
+async def test_a_group_gets_exact_answers(
+    database: Database, bench: Bench, k: int, items: int, radius: float | None
+) -> None:
     """Fewer hits than k, none at all, exactly k: what is sent is the oracle's answer without padding."""
     index = database.create_index("docs", BITS)
     index.upsert(range(items), make_codes("clustered", items, BITS, np.random.default_rng(1)))
@@ -133,7 +135,7 @@ async def test_a_group_is_answered(database: Database, bench: Bench, k: int, ite
 
 @given(data=st.data())
 @generated(20)
-def test_groups_of_many_calls(cases: Cases, data: st.DataObject) -> None:
+def test_groups_of_many_calls_get_exact_answers(cases: Cases, data: st.DataObject) -> None:
     """Queries of several calls in one run of the engine: whole answers, each on its own call."""
     seed = data.draw(st.integers(0, 2**32 - 1))
     bits = data.draw(st.sampled_from([1, 9, 24, 70]))
@@ -172,7 +174,7 @@ def test_groups_of_many_calls(cases: Cases, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("column", ["weights", "tables"])
-async def test_a_query_that_is_not_finite_fails_alone(
+async def test_a_query_with_a_non_finite_cost_fails_alone(
     bench: Bench, index: StoredIndex, column: str, wrong: float
 ) -> None:
     await bench.learn("docs", BITS)
@@ -218,7 +220,7 @@ async def test_a_request_that_does_not_fit_the_index_fails_alone(bench: Bench, i
                 assert account.hits.bytes() == plain.bytes()
 
 
-async def test_a_group_of_an_index_that_is_gone_fails(bench: Bench, database: Database, index: StoredIndex) -> None:
+async def test_a_group_of_a_dropped_index_fails(bench: Bench, database: Database, index: StoredIndex) -> None:
     await bench.learn("docs", BITS)
     call = bench.call()
     call.ask(batch("docs", range(3), options(), tables=tables(3)))
@@ -228,7 +230,9 @@ async def test_a_group_of_an_index_that_is_gone_fails(bench: Bench, database: Da
     assert all("docs" in account.error.message for account in accounts.values())
 
 
-async def test_an_index_made_anew_is_searched_as_it_is(bench: Bench, database: Database, index: StoredIndex) -> None:
+async def test_a_recreated_index_is_searched_with_its_new_settings(
+    bench: Bench, database: Database, index: StoredIndex
+) -> None:
     """Its queries were grouped for the old one, of other codes."""
     await bench.learn("docs", BITS)
     call = bench.call()
@@ -242,7 +246,7 @@ async def test_an_index_made_anew_is_searched_as_it_is(bench: Bench, database: D
 
 
 @pytest.mark.usefixtures("index")
-async def test_answers_that_cannot_be_sent_fail(database: Database, bench: Bench) -> None:
+async def test_queries_whose_answers_cannot_be_sent_fail(database: Database, bench: Bench) -> None:
     """Rather than leave their client waiting; other calls of the group get their answers."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
@@ -298,7 +302,7 @@ class Clock:
         ([0.1], 0.012, 1, 0.1),
     ],
 )
-def test_a_group_that_is_slower_than_expected_is_interrupted(
+def test_a_slow_group_is_interrupted(
     seconds: list[float], limit: float, done: int, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(seconds)
@@ -309,7 +313,7 @@ def test_a_group_that_is_slower_than_expected_is_interrupted(
     assert max(sum(seconds[a:b]) for a, b in pairwise(starts)) <= longest * 1.001
 
 
-async def test_queries_that_a_group_had_no_time_for_are_searched_later(
+async def test_the_rest_of_an_interrupted_group_is_searched_later(
     bench: Bench, index: StoredIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await together(bench, options(), tables=tables(1))

@@ -24,7 +24,7 @@ bench = stepped_queries.bench
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-async def test_types_of_numbers_give_the_same_answer(bench: Bench, index: StoredIndex, grouped: bool) -> None:
+async def test_element_types_give_the_same_answer(bench: Bench, index: StoredIndex, grouped: bool) -> None:
     """Where the values are equal. float32 costs are exact in float64."""
     if grouped:
         await bench.learn("docs", BITS)
@@ -63,7 +63,7 @@ async def test_one_row_of_weights_for_all_queries(bench: Bench, index: StoredInd
         assert accounts[row].hits.bytes() == accounts[6 + row].hits.bytes() == answer_of(index, costs)[:20].bytes()
 
 
-async def test_some_queries_continue_and_others_begin(bench: Bench, index: StoredIndex) -> None:
+async def test_some_queries_of_a_batch_resume_and_others_start(bench: Bench, index: StoredIndex) -> None:
     """Minus infinity in the column of distances: from the beginning."""
     whole = [answer_of(index, random_table(BITS, seed)) for seed in range(3)]
     place = float(whole[1].distances[99]), int(whole[1].ids[99])
@@ -77,14 +77,14 @@ async def test_some_queries_continue_and_others_begin(bench: Bench, index: Store
 
 
 @pytest.mark.parametrize("place", [(math.inf, 0), (0.0, 2**64 - 1), (1e300, 5), (-1e300, 5)])
-async def test_places_that_no_search_has_returned(bench: Bench, index: StoredIndex, place: tuple[float, int]) -> None:
+async def test_arbitrary_resume_tokens(bench: Bench, index: StoredIndex, place: tuple[float, int]) -> None:
     call = bench.call()
     call.ask(batch("docs", [1], QueryOptions(), tables=tables(1), after=[place]))
     account = (await call.finish())[1]
     assert account.hits.bytes() == answer_of(index, random_table(BITS)).after(*place).bytes()
 
 
-async def test_codes_are_read_in_the_order_of_the_index(database: Database, bench: Bench) -> None:
+async def test_codes_are_read_in_the_bit_order_of_the_index(database: Database, bench: Bench) -> None:
     index = database.create_index("docs", BITS, bit_order="big")
     codes = make_codes("uniform", 50, BITS, np.random.default_rng(5))
     index.upsert(range(50), codes)

@@ -21,7 +21,7 @@ index = stepped_queries.index
 bench = stepped_queries.bench
 
 
-async def test_cancelling_some_of_a_group_leaves_the_others_alone(bench: Bench, index: StoredIndex) -> None:
+async def test_cancelling_some_queries_of_a_group(bench: Bench, index: StoredIndex) -> None:
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
     call = bench.call()
@@ -38,7 +38,7 @@ async def test_cancelling_some_of_a_group_leaves_the_others_alone(bench: Bench, 
             assert account.hits.bytes() == answer_of(index, random_table(BITS, query_id))[:3].bytes()
 
 
-async def test_one_call_of_a_group_is_stopped(bench: Bench, index: StoredIndex) -> None:
+async def test_stopping_one_call_of_a_group(bench: Bench, index: StoredIndex) -> None:
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
     calls = [bench.call() for _ in range(3)]
@@ -57,9 +57,7 @@ async def test_one_call_of_a_group_is_stopped(bench: Bench, index: StoredIndex) 
 
 
 @pytest.mark.parametrize("moment", ["searching", "found"])
-async def test_queries_of_a_group_are_stopped_while_it_is_searched(
-    bench: Bench, index: StoredIndex, moment: str
-) -> None:
+async def test_stopping_queries_while_their_group_is_searched(bench: Bench, index: StoredIndex, moment: str) -> None:
     """They end with the reason and no hits, or as if nobody had stopped them: never a mixture."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
@@ -94,7 +92,7 @@ async def test_queries_of_a_group_are_stopped_while_it_is_searched(
             assert account.reason == results.COMPLETE
 
 
-async def test_a_group_waits_for_room(bench: Bench, index: StoredIndex) -> None:
+async def test_a_group_waits_for_room_in_the_buffer(bench: Bench, index: StoredIndex) -> None:
     """A client that sends queries and does not read fills its buffer, and no more; other calls go on."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
@@ -119,7 +117,7 @@ async def test_a_group_waits_for_room(bench: Bench, index: StoredIndex) -> None:
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_group_that_waits_for_room_is_stopped(bench: Bench) -> None:
+async def test_stopping_a_group_that_waits_for_room(bench: Bench) -> None:
     await bench.learn("docs", BITS)
     call = bench.call(buffer_bytes=1)
     call.ask(batch("docs", range(4), options(), tables=tables(4)))

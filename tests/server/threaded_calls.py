@@ -1,4 +1,4 @@
-"""An index on each store, and Search calls on it with worker threads."""
+"""Search calls with worker threads, on an index in each kind of store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whamming.v1.search_pb2 import QueryOptions
 BITS = 40
 N = 500
 names = itertools.count()
-"""For names of indexes that no other test has."""
+"""For unique index names."""
 
 
 @pytest.fixture(scope="module", params=["ram", "lmdb"])
@@ -44,7 +44,7 @@ def bench(database: Database) -> Iterator[Bench]:
 
 
 def ask(call: Call, *query_ids: int, options: QueryOptions | None = None) -> None:
-    """Send queries whose costs are made from their ids."""
+    """Send queries whose costs are generated from their ids."""
     tables = np.stack([random_table(BITS, query_id) for query_id in query_ids])
     call.ask(batch("docs", query_ids, options, tables=tables))
 

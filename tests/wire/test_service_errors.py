@@ -35,7 +35,7 @@ def test_every_reason_is_used() -> None:
     assert {reason for _, _, reason in TABLE} | {0} == set(error_pb2.ErrorReason.values())
 
 
-def test_codes_are_the_documented_ones() -> None:
+def test_each_reason_has_one_status_code() -> None:
     """A reason has one code, and it is not OK."""
     codes: dict[int, set[int]] = {}
     for _, code, reason in TABLE:
@@ -49,7 +49,7 @@ def test_no_row_hides_another() -> None:
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(kind, reason) for kind, _, reason in TABLE])
-def test_a_client_raises_what_a_database_in_its_process_would(kind: type[BaseException], reason: int) -> None:
+def test_clients_raise_the_same_errors_as_local_databases(kind: type[BaseException], reason: int) -> None:
     error = error_of(reason, "the message")
     assert type(error) is OTHERWISE.get(kind, kind)
     assert str(error) == "the message"
@@ -69,7 +69,7 @@ def test_reasons_of_newer_servers_are_service_errors(name: str) -> None:
     assert type(error_of(12345, "x")) is ServiceError
 
 
-def test_a_field_comes_back() -> None:
+def test_fields_are_preserved() -> None:
     error = error_of(error_pb2.ERROR_REASON_INVALID_ARGUMENT, "k = 0", "options.k")
     assert isinstance(error, FieldError)
     assert error.field == "options.k"

@@ -41,13 +41,13 @@ def test_statistics_are_appended_and_read(parts: list[list[Stats]]) -> None:
     assert list(columns.elapsed_seconds) == [0.5] * len(whole)
 
 
-def test_every_number_has_a_column() -> None:
+def test_every_statistic_has_a_column() -> None:
     names = [field.name for field in StatisticsColumns.DESCRIPTOR.fields]
     assert names == ["plans", *Stats._fields[1:-1], "engine_seconds", "elapsed_seconds"]
     assert Stats._fields[-1] == "seconds"
 
 
-def test_statistics_of_a_batch_are_read_when_asked_for() -> None:
+def test_remote_statistics_are_read_on_access() -> None:
     columns = StatisticsColumns()
     stats = [Stats("sweep", True, row, 2, 3, 4, 5, 6, 7, 0.5) for row in range(3)]
     add_statistics(columns, stats, [0.0] * 3)

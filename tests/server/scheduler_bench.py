@@ -1,4 +1,4 @@
-"""A scheduler with tasks whose behaviour a test controls."""
+"""A scheduler whose tasks, and on request whose workers, are under the control of a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = Literal["again", "blocked", "done"]
 
 
 class Task:
-    """A job that does what a function says, and notices if two workers run it at once."""
+    """A job that calls a function in each slice. Fails if two workers run it at the same time."""
 
     def __init__(
         self, flow: Flow, step: Callable[[float], Outcome] = lambda _: "done", group: Hashable = None, name: str = ""
@@ -38,12 +38,12 @@ class Task:
             self._running.release()
 
 
-class Desk:
-    """A scheduler of tasks. Without workers, the test runs what they would."""
+class SchedulerBench:
+    """A scheduler of tasks. Without worker threads, the test calls :meth:`step` instead."""
 
     def __init__(self, threads: int = 0) -> None:
         self.ran: list[list[Task]] = []
-        """The tasks of each run."""
+        """The tasks of each run, in order."""
         self.scheduler: Scheduler[Task] = Scheduler(threads, SLICE, self._run)
 
     def _run(self, tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
@@ -60,7 +60,7 @@ class Desk:
         return again
 
     def submit(self, *tasks: Task) -> None:
-        """Hand in tasks that have not begun, and let workers know."""
+        """Submit new tasks and dispatch them."""
         for task in tasks:
             self.scheduler.submit(task.flow, [task])
         self.scheduler.dispatch()
@@ -80,7 +80,7 @@ class Desk:
         return [task.name for task in tasks]
 
     def learn(self, group: Hashable, seconds: float = 1e-6) -> None:
-        """Let the scheduler know how long a task of a group takes."""
+        """Teach the scheduler how long a task of a group takes."""
         task = Task(Flow(), group=group)
         self.scheduler.submit(task.flow, [task])
         while not task.ended.is_set():
@@ -90,35 +90,35 @@ class Desk:
 
 
 def counted(flow: Flow, count: int, name: str = "") -> Task:
-    """A task of so many short slices."""
+    """A task that takes ``count`` short slices."""
     task = Task(flow, lambda _: "done" if task.steps >= count else "again", name=name)
     return task
 
 
 def busy(seconds: float) -> None:
-    """Use time as a search does: without a pause."""
+    """Use CPU time, as a search does."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 @pytest.fixture(params=[1, 3])
-def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    """With workers."""
-    desk = Desk(request.param)
-    yield desk
-    desk.scheduler.close()
+def threaded(request: pytest.FixtureRequest) -> Iterator[SchedulerBench]:
+    """A scheduler with one or three workers."""
+    bench = SchedulerBench(request.param)
+    yield bench
+    bench.scheduler.close()
 
 
 @pytest.fixture
-def single() -> Iterator[Desk]:
-    """One worker."""
-    desk = Desk(1)
-    yield desk
-    desk.scheduler.close()
+def single() -> Iterator[SchedulerBench]:
+    """A scheduler with one worker."""
+    bench = SchedulerBench(1)
+    yield bench
+    bench.scheduler.close()
 
 
 @pytest.fixture
-def manual() -> Desk:
-    """No worker, so that the order of things is certain."""
-    return Desk()
+def manual() -> SchedulerBench:
+    """A scheduler without workers, so that the order of events is deterministic."""
+    return SchedulerBench()
