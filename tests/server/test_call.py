@@ -1,4 +1,4 @@
-"""A Search call with worker threads and an event loop: every answer is the oracle's, every promise is kept."""
+"""A Search call with worker threads: concurrent queries, statistics, budgets, draining and stopping."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def test_queries_of_a_call_progress_side_by_side(bench: Bench, index: Stor
     for query_id in range(8):
         assert accounts[query_id].hits.bytes() == whole(index, query_id).bytes()
     turns = [query_id for query_id, _ in itertools.groupby(call.order)]
-    assert len(turns) > len(call.order) / 10, "chunks of one query after the other"
+    assert len(turns) > len(call.order) / 10, "chunks of different queries must be interleaved"
     firsts = [call.order.index(query_id) for query_id in range(8)]
     lasts = [len(call.order) - call.order[::-1].index(query_id) for query_id in range(8)]
-    assert max(firsts) < min(lasts), "one had ended before another began"
+    assert max(firsts) < min(lasts), "one query ended before another started"
 
 
 async def test_more_queries_than_can_be_open(bench: Bench, index: StoredIndex) -> None:
@@ -68,7 +68,7 @@ async def test_queries_without_credit_send_nothing(bench: Bench) -> None:
 
 
 async def test_results_of_calls_are_not_mixed(bench: Bench, index: StoredIndex) -> None:
-    """The same query ids on twenty calls at once, searched together and alone."""
+    """Twenty calls use the same query ids, in groups and alone."""
     await bench.learn("docs", BITS)
     calls = [bench.call() for _ in range(20)]
     for turn in range(5):
@@ -84,7 +84,7 @@ async def test_results_of_calls_are_not_mixed(bench: Bench, index: StoredIndex) 
 
 
 async def test_cancels_right_after_a_batch(bench: Bench, index: StoredIndex) -> None:
-    """Each query is answered or cancelled, and only those that were cancelled are."""
+    """Cancelled queries end without hits or with a complete answer. The other queries are answered."""
     await bench.learn("docs", BITS)
     for turn in range(15):
         call = bench.call()

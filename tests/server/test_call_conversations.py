@@ -26,7 +26,7 @@ FORMS: tuple[Form, ...] = ("codes", "weights", "tables")
 
 
 @st.composite
-def wishes(draw: st.DrawFn, n: int, plans: tuple[int, ...]) -> QueryOptions:
+def query_options(draw: st.DrawFn, n: int, plans: tuple[int, ...]) -> QueryOptions:
     options = QueryOptions(plan=draw(st.sampled_from(plans)), payloads=draw(st.booleans()))  # type: ignore[arg-type]
     options.chunk_size = draw(st.sampled_from([0, 0, 1, 3, 64, 2**32 - 1]))
     if draw(st.booleans()):
@@ -37,8 +37,8 @@ def wishes(draw: st.DrawFn, n: int, plans: tuple[int, ...]) -> QueryOptions:
 
 
 def columns(form: Form, kind: WeightKind, near: Any, bits: int, big: bool, rng: Any) -> tuple[dict[str, Any], Floats]:
-    """The costs of queries around codes ``[n, bytes]`` in one form, and as tables ``[n, bits, 2]``."""
-    if form == "weights" and kind == "both":  # no weights give such costs
+    """Return the costs of queries near codes ``[n, bytes]`` in the given form, and as tables ``[n, bits, 2]``."""
+    if form == "weights" and kind == "both":  # weights cannot express these costs
         kind = "negative"
     tables = np.stack([make_table("equal" if form == "codes" else kind, code, bits, rng) for code in near])
     if form == "tables":
@@ -52,7 +52,7 @@ def columns(form: Form, kind: WeightKind, near: Any, bits: int, big: bool, rng: 
 @given(data=st.data())
 @generated(25)
 def test_generated_conversations_match_the_oracle(cases: Cases, database: Database, data: st.DataObject) -> None:
-    """Batches of queries of all kinds on one call, with credit granted on the way."""
+    """Send batches of all kinds of queries on one call, and grant credit meanwhile."""
     items = data.draw(datasets(most=300))
     tables, buckets = data.draw(st.sampled_from(LAYOUTS))
     order = data.draw(st.sampled_from(["little", "big"]))
@@ -75,7 +75,7 @@ def test_generated_conversations_match_the_oracle(cases: Cases, database: Databa
         near = make_codes("uniform", len(chosen), items.bits, rng)
         form, kind = data.draw(st.sampled_from(FORMS)), data.draw(st.sampled_from(WEIGHT_KINDS))
         given, costs = columns(form, kind, near, items.bits, order == "big", rng)
-        options = data.draw(wishes(len(index), plans))
+        options = data.draw(query_options(len(index), plans))
         inside = data.draw(st.sampled_from([None, None, 0.0, 0.1, 0.7, 1.0]))
         first = answer_of(index, costs[0])
         if inside is not None and len(first):
@@ -119,7 +119,7 @@ def test_generated_conversations_match_the_oracle(cases: Cases, database: Databa
 def test_resumed_searches_add_up_to_the_whole_answer(
     database: Database, cases: Cases, cuts: list[int], kind: WeightKind
 ) -> None:
-    """However often a search is stopped and resumed, by k or by cancelling, also after a compaction."""
+    """A search is stopped and resumed several times, by k or by cancelling, with a compaction in between."""
     rng = np.random.default_rng(len(cuts))
     name = f"pieces-{next(names)}"
     index = database.create_index(name, 12)

@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[SearchRequest | None]]
 
 
 def requests_of(*requests: SearchRequest, then: asyncio.Event | None = None) -> Receive:
-    """What a client sends; it closes its side afterwards, or when something has happened."""
+    """Return a function that receives the given requests, then the end of the stream, after ``then`` if it is given."""
     left = iter(requests)
 
     async def receive() -> SearchRequest | None:
@@ -37,7 +37,7 @@ def requests_of(*requests: SearchRequest, then: asyncio.Event | None = None) -> 
 
 
 async def run(bench: Bench, *requests: SearchRequest, **limits: Any) -> list[SearchResponse]:
-    """Serve a call whose client sends some requests and reads everything."""
+    """Serve a call whose client sends some requests and reads all responses."""
     sent: list[SearchResponse] = []
 
     async def write(message: SearchResponse) -> None:
@@ -68,7 +68,7 @@ async def test_a_call_ends_after_its_last_query(bench: Bench, index: StoredIndex
     ("requests", "field", "words"),
     [
         ([SearchRequest()], "request", "empty"),
-        ([SearchRequest(queries=QueryBatch(index="docs"))], "queries.query_ids", "0 queries in a batch"),
+        ([SearchRequest(queries=QueryBatch(index="docs"))], "queries.query_ids", "0 queries"),
         ([queries(*range(11))], "queries.query_ids", "11 queries in a batch; it must have 1 to 10"),
         ([queries(7, 7)], "queries.query_ids", "query id 7 is in use"),
         ([queries(7, credit=0), queries(6, 7)], "queries.query_ids", "query id 7 is in use"),
@@ -87,7 +87,7 @@ async def test_invalid_requests_end_the_call(
 
 
 async def test_an_id_can_be_reused_after_its_end(bench: Bench) -> None:
-    """Whether the query was answered, refused or cancelled, with others or alone."""
+    """This holds for queries that were answered, refused or cancelled, in a group or alone."""
     call = bench.call()
     kinds = [QueryOptions(k=1), QueryOptions(k=1, payloads=True), QueryOptions(credit=1), QueryOptions(k=0)]
     for turn in range(400):
@@ -106,9 +106,9 @@ async def test_too_many_running_queries_are_refused(bench: Bench, index: StoredI
     await call.until_ended(8, 9, 10)
     for query_id in (8, 9, 10):
         assert call[query_id].error.reason == error_pb2.ERROR_REASON_OVERLOADED
-        assert "11 queries would be under way" in call[query_id].error.message
+        assert "11 queries" in call[query_id].error.message
         assert call[query_id].end.resume == place
-    assert call.under_way == set(range(8)), "none of the batch was taken"
+    assert call.under_way == set(range(8)), "no query of the batch was accepted"
     ask(call, 8, 9, options=QueryOptions(k=1))
     await call.until_ended(8, 9)
     assert call[8].hits.bytes() == whole(index, 8)[:1].bytes()
@@ -128,7 +128,7 @@ async def test_invalid_options_refuse_only_their_batch(bench: Bench, index: Stor
 
 
 async def test_a_disconnected_client_stops_its_queries(bench: Bench) -> None:
-    """Its task is cancelled in the middle of a write."""
+    """gRPC cancels the task of the call, here during a write."""
     written, forever = asyncio.Event(), asyncio.Event()
 
     async def write(_: SearchResponse) -> None:
@@ -143,7 +143,7 @@ async def test_a_disconnected_client_stops_its_queries(bench: Bench) -> None:
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    ask(call, 99)  # a call that is over takes nothing
+    ask(call, 99)  # a closed call ignores new queries
     other = bench.call()
     ask(other, 1, options=QueryOptions(k=1))
     await other.finish()

@@ -1,4 +1,4 @@
-"""How exceptions become statuses that programs can read."""
+"""Exceptions become statuses with machine-readable details."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def test_long_messages_are_shortened_in_the_middle(letter: str, count: int) -> N
 
 
 async def test_failing_to_write_to_a_lost_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """gRPC says so before, or after, it cancels the call: a matter of luck on a real connection."""
+    """On a real connection, gRPC may raise this error before or after it cancels the call."""
     with pytest.raises(asyncio.CancelledError):
-        async with statuses.reporting(None):  # there is nobody to tell
+        async with statuses.reporting(None):  # the context is not used
             raise grpc.aio.InternalError("Failed execute_batch")
     assert not caplog.text
 
 
 class Gone:
-    """The context of a call whose client has gone."""
+    """The context of a call whose client is gone."""
 
     status: Any = None
 
@@ -84,7 +84,7 @@ class Gone:
 
 
 async def test_failing_to_report_an_error_to_a_lost_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It has gone just before it is told what was wrong."""
+    """The client disconnects just before the server reports the error."""
     context = Gone()
     with pytest.raises(asyncio.CancelledError):
         async with statuses.reporting(context):
@@ -94,12 +94,12 @@ async def test_failing_to_report_an_error_to_a_lost_client_is_not_logged(caplog:
 
 
 def test_grpc_errors_about_lost_clients_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It logs what it could not write after a handler has ended: a matter of luck on a real connection."""
+    """gRPC logs an error if it cannot write to a client after the handler has ended."""
     statuses.silence_lost_clients()
-    for error in (grpc.aio.InternalError("Failed execute_batch"), KeyError("of ours")):
+    for error in (grpc.aio.InternalError("Failed execute_batch"), KeyError("our bug")):
         try:
             raise error
         except Exception:
             logging.getLogger("grpc._cython.cygrpc").exception("raised in core by servicer method")
-    assert "of ours" in caplog.text
+    assert "our bug" in caplog.text
     assert "execute_batch" not in caplog.text

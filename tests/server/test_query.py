@@ -1,4 +1,4 @@
-"""The life of one query: every arrow of the drawing in ``query.py``, slice by slice, without worker threads."""
+"""One query from start to end: chunks, snapshots, budgets and payloads. ``query.py`` has a diagram of its states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_query_is_answered_in_chunks(bench: Bench, whole: Truth) -> None
     assert call.query(1).state is State.WAITING
     assert not call.query(1).has_begun
     assert bench.step()
-    assert call.query(1).state is State.WAITING, "its slice is over"
+    assert call.query(1).state is State.WAITING, "the slice is over"
     assert call.query(1).has_begun
     account = (await call.finish())[1]
     assert account.hits.bytes() == whole.bytes()
@@ -63,7 +63,7 @@ async def test_the_last_hits_come_with_the_end(bench: Bench, whole: Truth, k: in
     account = (await call.finish())[1]
     assert account.hits.bytes() == whole[:k].bytes()
     assert account.reason == results.COMPLETE
-    assert account.counts[-1] > 0, "no message of its own for the end"
+    assert account.counts[-1] > 0, "the end must come with the last hits"
     assert account.bounds[-1] <= whole.distances[k]
 
 
@@ -86,11 +86,11 @@ async def test_an_old_snapshot_ends_a_query(database: Database) -> None:
     call = bench.call()
     ask(call, 1)
     query = call.query(1)
-    assert not query.is_stale, "it holds no snapshot yet"
+    assert not query.is_stale, "the query has no snapshot yet"
     assert bench.run() == 1
     await call.read()
     assert call[1].reason == results.SNAPSHOT_EXPIRED
-    assert not query.is_stale, "it holds no snapshot any more"
+    assert not query.is_stale, "the query has released its snapshot"
 
 
 @pytest.mark.usefixtures("index")
@@ -98,7 +98,7 @@ async def test_blocked_queries_with_old_snapshots_end(bench: Bench) -> None:
     call = await blocked_on_credit(bench, 2)
     ask(call, 2, credit=2)
     call.search.expire()
-    assert call.query(1).state is State.BLOCKED_ON_CREDIT, "it is not old"
+    assert call.query(1).state is State.BLOCKED_ON_CREDIT, "its snapshot is not old"
     lease = call.query(1)._lease
     assert lease is not None
     lease._until = -math.inf
@@ -155,7 +155,7 @@ async def test_a_budget_of_seconds_ends_a_query(bench: Bench) -> None:
 
 
 async def test_chunks_with_payloads_stay_small(database: Database, bench: Bench) -> None:
-    """Also where the payloads of near items say nothing of those of far ones."""
+    """Even if near items have no payloads and far ones have large payloads."""
     index = database.create_index("docs", BITS)
     codes = make_codes("uniform", N, BITS, np.random.default_rng(1))
     index.upsert(range(N), codes)

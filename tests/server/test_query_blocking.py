@@ -27,7 +27,7 @@ bench = stepped_queries.bench
 async def test_credit_blocks_a_query(bench: Bench, whole: Truth, credit: int) -> None:
     call = await blocked_on_credit(bench, credit)
     assert call.query(1).needs_credit
-    assert not bench.step(), "a blocked query takes no worker's time"
+    assert not bench.step(), "blocked queries are not scheduled"
     call.grant(1, 2)
     assert call.query(1).state is State.WAITING
     assert not call.query(1).needs_credit
@@ -59,7 +59,7 @@ async def test_a_grant_before_the_query_begins_is_not_lost(bench: Bench, whole: 
 
 @pytest.mark.usefixtures("index")
 async def test_a_grant_during_the_search_is_not_lost(bench: Bench, whole: Truth) -> None:
-    """It arrives when the query has used up its credit, but its worker has not left it yet."""
+    """The grant arrives after the query has used up its credit, but before its slice ends."""
     call = bench.call()
     ask(call, 1, credit=3)
     while not call.query(1).needs_credit:
@@ -70,7 +70,7 @@ async def test_a_grant_during_the_search_is_not_lost(bench: Bench, whole: Truth)
     query = call.query(1)
     assert query.take()
     call.grant(1, 2)
-    assert query.state is State.SEARCHING, "its worker goes on with it"
+    assert query.state is State.SEARCHING, "its slice continues"
     assert query.leave() is State.WAITING
     bench.searcher.resume([query])
     await call.run()
@@ -81,7 +81,7 @@ async def test_a_grant_during_the_search_is_not_lost(bench: Bench, whole: Truth)
 @pytest.mark.usefixtures("index")
 async def test_credit_for_exactly_all_hits_is_enough(bench: Bench, whole: Truth) -> None:
     call = bench.call()
-    ask(call, 1, credit=5, k=5, payloads=True)  # payloads: it has a cursor of its own
+    ask(call, 1, credit=5, k=5, payloads=True)  # payloads need a cursor, so the query is not grouped
     ask(call, 2, credit=N)
     ask(call, 3, credit=N - 1)
     await call.run()
@@ -89,7 +89,7 @@ async def test_credit_for_exactly_all_hits_is_enough(bench: Bench, whole: Truth)
     assert call[2].hits.bytes() == whole.bytes()
     assert call.query(3).state is State.BLOCKED_ON_CREDIT
     call.grant(3, 1)
-    if call[2].has_ended:  # the engine knew that there was nothing more
+    if call[2].has_ended:  # the engine already knew that there are no more hits
         assert call[2].reason == results.EXHAUSTED
     else:
         call.grant(2, 1)
@@ -99,7 +99,7 @@ async def test_credit_for_exactly_all_hits_is_enough(bench: Bench, whole: Truth)
 
 @pytest.mark.usefixtures("index")
 async def test_a_grant_does_not_wake_a_query_that_waits_for_room(bench: Bench, whole: Truth) -> None:
-    """A grant to a query that waits for room is added up and does not wake it."""
+    """The grants add up, and the query uses them when there is room again."""
     call = bench.call(buffer_bytes=1)
     ask(call, 1, credit=10, chunk_size=4)
     bench.run()
@@ -126,13 +126,13 @@ async def test_a_grant_to_an_unknown_query_is_ignored(bench: Bench) -> None:
 
 @pytest.mark.usefixtures("index")
 async def test_a_grant_while_a_query_blocks_keeps_the_open_count(bench: Bench) -> None:
-    """A worker that has left a query for want of credit tells the scheduler later; by then there may be credit."""
+    """A worker reports to the scheduler after the query has blocked. The client may grant credit in between."""
     call = bench.call()
     ask(call, *range(2 * MAX_OPEN), credit=0)
     granted: set[int] = set()
 
     class Granted(Query):
-        """A query whose client grants a hit at that very moment."""
+        """A query whose client grants a hit at this moment."""
 
         __slots__ = ()
 
@@ -158,10 +158,10 @@ async def test_a_grant_while_a_query_blocks_keeps_the_open_count(bench: Bench) -
 async def test_a_full_buffer_blocks_a_query(bench: Bench, whole: Truth) -> None:
     call = await blocked_on_buffer(bench)
     held = call.waiting
-    assert not bench.step(), "a blocked query takes no worker's time"
+    assert not bench.step(), "blocked queries are not scheduled"
     while not call[1].has_ended:
         assert await call.read_message()
-        assert call[1].has_ended or call.query(1).state is State.WAITING, "there is room"
+        assert call[1].has_ended or call.query(1).state is State.WAITING, "there is room again"
         bench.run()
         assert call.waiting <= held + END_BYTES
     assert call[1].hits.bytes() == whole.bytes()
@@ -170,7 +170,7 @@ async def test_a_full_buffer_blocks_a_query(bench: Bench, whole: Truth) -> None:
 @pytest.mark.usefixtures("index")
 async def test_queries_stay_blocked_until_there_is_room(bench: Bench) -> None:
     call = bench.call(buffer_bytes=600_000)
-    ask(call, *range(150), chunk_size=N)  # several messages of waiting hits, about 6,400 bytes each
+    ask(call, *range(150), chunk_size=N)  # about 6,400 bytes of hits each, several messages in total
     bench.run()
     blocked = [i for i in call.under_way if call.query(i).state is State.BLOCKED_ON_BUFFER]
     assert len(blocked) > 10

@@ -1,4 +1,4 @@
-"""Stopping queries in each of their states, also while a worker searches."""
+"""Stopping queries in each of their states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_query_that_has_not_begun_ends_at_once(bench: Bench, reason: Any
     assert call[1].reason == reason
     assert call[1].end.resume is None
     assert call[1].end.stats.candidates == 0
-    assert bench.run() == 1, "the worker that takes it finds it ended"
+    assert bench.run() == 1, "a worker still takes it, and finds that it has ended"
     assert call.waiting == 0
     assert call.search.flow.open == 0
 
@@ -60,7 +60,7 @@ async def test_a_query_is_stopped_between_slices(bench: Bench, whole: Truth) -> 
     bench.step()
     assert call.query(1).state is State.WAITING
     call.cancel(1)
-    assert call.under_way == {1}, "a worker frees its cursor"
+    assert call.under_way == {1}, "a worker has to free its cursor"
     assert bench.run() == 1
     await call.read()
     assert call[1].reason == results.CANCELLED
@@ -70,7 +70,7 @@ async def test_a_query_is_stopped_between_slices(bench: Bench, whole: Truth) -> 
 
 @pytest.mark.usefixtures("index")
 async def test_a_query_is_stopped_while_a_worker_searches(bench: Bench, whole: Truth) -> None:
-    """The engine returns what is proven, and the worker ends the query."""
+    """The engine returns the proven hits, and the worker ends the query."""
     call = bench.call()
     ask(call, 1, chunk_size=3)
     bench.step()
@@ -97,7 +97,7 @@ async def test_a_stop_before_the_end_of_a_slice_is_not_lost(bench: Bench) -> Non
     query.wake()
     assert query.take()
     call.cancel(1)
-    assert query.leave() is State.WAITING, "it does not block any more"
+    assert query.leave() is State.WAITING, "a stopped query does not block"
     assert query.search(LONG)
     await call.read()
     assert call[1].reason == results.CANCELLED
@@ -132,7 +132,7 @@ async def test_a_query_blocked_on_the_buffer_is_stopped(bench: Bench, whole: Tru
     await call.read()
     assert call[1].reason == results.CANCELLED
     call[1].check_prefix(whole)
-    assert not bench.step(), "room that appears wakes no query that has ended"
+    assert not bench.step(), "room in the buffer does not wake a query that has ended"
 
 
 @pytest.mark.usefixtures("index")
@@ -143,7 +143,7 @@ async def test_the_first_stop_counts(bench: Bench, ready: Any) -> None:
     call.search.stop(results.SHUTDOWN)
     call.search.expire()
     call.cancel(1)
-    assert bench.run() == 1, "it is handed to the scheduler once"
+    assert bench.run() == 1, "the query is resubmitted once"
     await call.read()
     assert call[1].reason == results.CANCELLED
 
@@ -181,7 +181,7 @@ async def test_a_query_without_hits_returns_its_own_resume_token(bench: Bench) -
 
 @pytest.mark.usefixtures("index")
 async def test_grants_and_stops_race_with_a_worker(bench: Bench, whole: Truth) -> None:
-    """A worker and the event loop race 300 times; however they meet, every hit is sent once, and the end."""
+    """However the worker and the event loop interleave, every hit and the end are sent exactly once."""
     for turn in range(300):
         call = bench.call()
         ask(call, 1, credit=1)

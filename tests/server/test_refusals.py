@@ -1,4 +1,4 @@
-"""Every refusal over gRPC has a status, a reason and, where one field is at fault, its name."""
+"""Refusals over gRPC: each has a status code, a reason and, if one field is at fault, its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BITS = 13
 
 @pytest.fixture(scope="module")
 def docs(server: ServerProcess) -> Iterator[Stubs]:
-    """A server with an index ``docs`` of 50 items, and ``bare`` without tables."""
+    """A server with an index ``docs`` of 50 items and an index ``bare`` without tables."""
     with server.stubs() as stubs:
         for name, tables in (("docs", 0), ("bare", 3)):
             settings = Settings(bits=BITS, tables=tables)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ CODES = bytes(4)
 FEW = payload_list_column([b"x"])
 LONG = payload_list_column([b"", bytes(65_537)])
 REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
-    # what: call, code, reason, field, words of the message
+    # name: call, code, reason, field, part of the message
     "no bits": (create(bits=0), INVALID, "INVALID_ARGUMENT", "settings.bits", "0; a code has 1 to 4096 bits"),
     "many bits": (create(bits=4097), INVALID, "INVALID_ARGUMENT", "settings.bits", "4097; a code has 1 to 4096 bits"),
     "no settings": (
@@ -296,7 +296,7 @@ def test_refusals_have_a_reason_a_field_and_a_message(docs: Stubs, what: str) ->
 
 
 def search(stubs: Stubs, *batches: QueryBatch) -> dict[int, tuple[int, Any]]:
-    """Search; returns per query how many hits it had, and its error if it had one."""
+    """Return the number of hits and the error of each query."""
     answers: dict[int, tuple[int, Any]] = {}
     counts: dict[int, int] = {}
     response: SearchResponse
@@ -316,7 +316,7 @@ def code(**options: Any) -> dict[str, Any]:
 
 ONES = np.ones((1, BITS))
 QUERIES: dict[str, tuple[dict[str, Any], str, str]] = {
-    # what: columns and options of one query, field, words of the message
+    # name: columns and options of one query, field, part of the message
     "no k": (code(k=0), "options.k", "k = 0; it must be 1 to 2147483647"),
     "large k": (code(k=2**31), "options.k", "k = 2147483648; it must be 1 to 2147483647"),
     "radius": (code(radius=math.nan), "options.radius", "radius = nan"),
@@ -337,7 +337,7 @@ QUERIES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("what", QUERIES)
 def test_an_invalid_batch_is_refused_alone(docs: Stubs, what: str) -> None:
-    """Between others of the same stream that do."""
+    """The batches before and after it on the same stream are answered."""
     columns, field, words = QUERIES[what]
     wanted = QueryOptions(k=5)
     good = [batch("docs", [query_id], wanted, codes=bytes(2)) for query_id in (1, 3)]
@@ -362,7 +362,7 @@ def test_an_invalid_batch_is_refused_alone(docs: Stubs, what: str) -> None:
 def test_queries_to_an_invalid_or_missing_index_are_refused(
     docs: Stubs, index: str, code: int, reason: int, field: str
 ) -> None:
-    """All 4,095 of a batch, in messages of a moderate size, and the next batch is answered."""
+    """All 4,095 queries of the batch are refused, and the next batch is answered."""
     wanted = QueryOptions(k=1)
     wrong = batch(index, range(4095), wanted, codes=bytes(2 * 4095))
     answers = search(docs, wrong, batch("docs", [5000], wanted, codes=bytes(2)))

@@ -1,4 +1,4 @@
-"""Groups of queries that are searched together: each has its own answer, its own errors and its own end."""
+"""Groups: queries that are searched together. Each has its own answer, error and end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ bench = stepped_queries.bench
 async def test_only_queries_of_small_indexes_form_groups(bench: Bench, index: StoredIndex) -> None:
     call = bench.call()
     call.ask(batch("docs", [1], options(), tables=tables(1)))
-    assert call.query(1).group is None, "nothing is known of the index yet"
+    assert call.query(1).group is None, "the size of the index is not known yet"
     await call.run()
     call.ask(batch("docs", [2], options(), tables=tables(1)))
     assert call.query(2).group is not None
@@ -50,7 +50,7 @@ async def test_only_queries_of_small_indexes_form_groups(bench: Bench, index: St
     call.ask(batch("docs", [3], options(), tables=tables(1)))
     await call.run()
     call.ask(batch("docs", [4], options(), tables=tables(1)))
-    assert call.query(4).group is None, "it has grown"
+    assert call.query(4).group is None, "the index has become too large"
     await call.finish()
 
 
@@ -94,8 +94,8 @@ async def test_queries_for_a_few_hits_form_groups(bench: Bench, quick: QueryOpti
     call.ask(batch("docs", [4], quick, codes=bytes(3)))
     call.ask(batch("docs", [5], quick, codes=bytes(3), weights=np.ones((1, BITS))))
     groups = [call.query(query_id).group for query_id in range(1, 6)]
-    assert groups[2] == groups[0], "types of numbers may differ"
-    assert len(set(groups)) == 3, "kinds of columns may not"
+    assert groups[2] == groups[0], "element types may differ"
+    assert len(set(groups)) == 3, "queries with other columns form other groups"
     await call.finish()
 
 
@@ -105,7 +105,7 @@ async def test_queries_for_a_few_hits_form_groups(bench: Bench, quick: QueryOpti
 async def test_a_group_gets_exact_answers(
     database: Database, bench: Bench, k: int, items: int, radius: float | None
 ) -> None:
-    """Fewer hits than k, none at all, exactly k: what is sent is the oracle's answer without padding."""
+    """With fewer hits than k, no hits, or exactly k, the answer is that of the oracle, without padding."""
     index = database.create_index("docs", BITS)
     index.upsert(range(items), make_codes("clustered", items, BITS, np.random.default_rng(1)))
     await bench.learn("docs", BITS)
@@ -113,7 +113,7 @@ async def test_a_group_gets_exact_answers(
     await together(bench, wanted, tables=tables(1))
     call = bench.call()
     call.ask(batch("docs", range(40), wanted, tables=tables(40)))
-    assert bench.run() == 1, "one call of the engine"
+    assert bench.run() == 1, "all in one engine call"
     accounts = await call.finish()
     for query_id in range(40):
         whole, account = answer_of(index, random_table(BITS, query_id)), accounts[query_id]
@@ -136,7 +136,7 @@ async def test_a_group_gets_exact_answers(
 @given(data=st.data())
 @generated(20)
 def test_groups_of_many_calls_get_exact_answers(cases: Cases, data: st.DataObject) -> None:
-    """Queries of several calls in one run of the engine: whole answers, each on its own call."""
+    """Queries of several calls share an engine call. Each answer is sent on its own call."""
     seed = data.draw(st.integers(0, 2**32 - 1))
     bits = data.draw(st.sampled_from([1, 9, 24, 70]))
     n = data.draw(st.sampled_from([1, 5, 300]))
@@ -201,7 +201,7 @@ async def test_a_query_with_a_non_finite_cost_fails_alone(
 
 
 async def test_a_request_that_does_not_fit_the_index_fails_alone(bench: Bench, index: StoredIndex) -> None:
-    """Codes have no width of their own, so requests of different widths come into one group."""
+    """Requests do not state the width of codes, so requests with different widths can form one group."""
     await bench.learn("docs", BITS)
     await together(bench, options(), codes=bytes(3))
     calls = [bench.call() for _ in range(3)]
@@ -233,7 +233,7 @@ async def test_a_group_of_a_dropped_index_fails(bench: Bench, database: Database
 async def test_a_recreated_index_is_searched_with_its_new_settings(
     bench: Bench, database: Database, index: StoredIndex
 ) -> None:
-    """Its queries were grouped for the old one, of other codes."""
+    """The queries were grouped when the name belonged to an index with other settings."""
     await bench.learn("docs", BITS)
     call = bench.call()
     call.ask(batch("docs", [1], options(), tables=tables(1)))
@@ -247,13 +247,13 @@ async def test_a_recreated_index_is_searched_with_its_new_settings(
 
 @pytest.mark.usefixtures("index")
 async def test_queries_whose_answers_cannot_be_sent_fail(database: Database, bench: Bench) -> None:
-    """Rather than leave their client waiting; other calls of the group get their answers."""
+    """Their client gets an error instead of waiting forever. Other calls of the group get their answers."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
     calls = [bench.call() for _ in range(3)]
 
     class Full(type(calls[0].search)):  # type: ignore[misc]
-        """A call without memory for answers."""
+        """A call that runs out of memory when it sends several answers."""
 
         def send(self, some: Results) -> None:
             if len(some.ends) > 1:
@@ -277,7 +277,7 @@ async def test_queries_whose_answers_cannot_be_sent_fail(database: Database, ben
 
 
 class Clock:
-    """A clock, and a batch whose queries take the time that they are said to take."""
+    """A clock, and a batch whose queries take given times on this clock."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""The forms in which queries give their costs: codes, weights, tables and vectors."""
+"""Queries give their costs as codes, weights, tables or vectors. All forms give exact answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ bench = stepped_queries.bench
 
 @pytest.mark.parametrize("grouped", [False, True])
 async def test_element_types_give_the_same_answer(bench: Bench, index: StoredIndex, grouped: bool) -> None:
-    """Where the values are equal. float32 costs are exact in float64."""
+    """The values are the same: float32 numbers are exact in float64."""
     if grouped:
         await bench.learn("docs", BITS)
     rng = np.random.default_rng(3)
@@ -64,7 +64,7 @@ async def test_one_row_of_weights_for_all_queries(bench: Bench, index: StoredInd
 
 
 async def test_some_queries_of_a_batch_resume_and_others_start(bench: Bench, index: StoredIndex) -> None:
-    """Minus infinity in the column of distances: from the beginning."""
+    """Minus infinity in ``after_distances`` means from the beginning."""
     whole = [answer_of(index, random_table(BITS, seed)) for seed in range(3)]
     place = float(whole[1].distances[99]), int(whole[1].ids[99])
     call = bench.call()
@@ -102,7 +102,7 @@ async def test_codes_are_read_in_the_bit_order_of_the_index(database: Database, 
 
 @pytest.fixture
 def vectors(database: Database) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """An index ``vectors`` that keeps its vectors, and those vectors."""
+    """Create an index ``vectors`` that keeps its vectors. Returns the vectors."""
     rows = np.random.default_rng(6).standard_normal((N, 16)).astype(np.float32)
     index = database.create_index("vectors", 16, encoder="sign", dim=16, keep_vectors="float16")
     index.upsert(range(N), vectors=rows)

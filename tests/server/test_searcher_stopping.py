@@ -1,4 +1,4 @@
-"""Groups of queries that are stopped, or blocked because a client does not read."""
+"""Groups of queries that are stopped, or that wait because a client does not read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_cancelling_some_queries_of_a_group(bench: Bench, index: StoredInd
     call.ask(batch("docs", range(10), options(), tables=tables(10)))
     call.cancel(0, 4, 5, 9, 4)
     await call.read()
-    assert [i for i, account in call.accounts.items() if account.has_ended] == [0, 4, 5, 9], "at once"
+    assert [i for i, account in call.accounts.items() if account.has_ended] == [0, 4, 5, 9], "they end at once"
     accounts = await call.finish()
     for query_id, account in accounts.items():
         if query_id in (0, 4, 5, 9):
@@ -58,13 +58,13 @@ async def test_stopping_one_call_of_a_group(bench: Bench, index: StoredIndex) ->
 
 @pytest.mark.parametrize("moment", ["searching", "found"])
 async def test_stopping_queries_while_their_group_is_searched(bench: Bench, index: StoredIndex, moment: str) -> None:
-    """They end with the reason and no hits, or as if nobody had stopped them: never a mixture."""
+    """They end without hits and with the stop reason, or with a complete answer."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
     call = bench.call()
 
     class Stopping(type(call.search)):  # type: ignore[misc]
-        """A call whose client cancels when the answers are on their way."""
+        """A call whose client cancels just before the answers are sent."""
 
         def send(self, some: Results) -> None:
             if moment == "found":
@@ -79,7 +79,7 @@ async def test_stopping_queries_while_their_group_is_searched(bench: Bench, inde
             for query in queries:
                 query.state = State.SEARCHING
         call.cancel(1, 2)
-        assert call.under_way == {0, 1, 2, 3}, "a worker will end them"
+        assert call.under_way == {0, 1, 2, 3}, "the worker has to end them"
     bench.run()
     accounts = await call.finish()
     for query_id, account in accounts.items():
@@ -93,7 +93,7 @@ async def test_stopping_queries_while_their_group_is_searched(bench: Bench, inde
 
 
 async def test_a_group_waits_for_room_in_the_buffer(bench: Bench, index: StoredIndex) -> None:
-    """A client that sends queries and does not read fills its buffer, and no more; other calls go on."""
+    """A client that does not read fills only its own buffer. Other calls continue."""
     await bench.learn("docs", BITS)
     await together(bench, options(), tables=tables(1))
     call, other = bench.call(buffer_bytes=4000, max_queries=1000), bench.call()
@@ -109,7 +109,7 @@ async def test_a_group_waits_for_room_in_the_buffer(bench: Bench, index: StoredI
     accounts = await other.finish()
     assert all(account.reason == results.COMPLETE for account in accounts.values())
     call.cancel(*range(980, 1000))
-    assert not {990, 999} & call.under_way, "cancelled at once"
+    assert not {990, 999} & call.under_way, "waiting queries are cancelled at once"
     accounts = await call.finish()
     for query_id in range(980):
         assert accounts[query_id].hits.bytes() == answer_of(index, random_table(BITS, query_id))[:3].bytes()
@@ -123,7 +123,7 @@ async def test_stopping_a_group_that_waits_for_room(bench: Bench) -> None:
     call.ask(batch("docs", range(4), options(), tables=tables(4)))
     bench.run()
     blocked = set(call.under_way)
-    assert len(blocked) == 3, "one query filled the buffer"
+    assert len(blocked) == 3, "the first query has filled the buffer"
     call.cancel(2)
     call.search.stop(results.SHUTDOWN)
     assert call.under_way == set()

@@ -1,4 +1,4 @@
-"""Columns of bytes: what goes in comes out, and bytes that are no column name their field."""
+"""Columns: round trips, and errors that name the invalid field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ids(ids: list[int]) -> None:
 
 def test_ids_are_little_endian() -> None:
     assert id_column(np.array([1, 2**63], dtype=np.uint64)).uint64 == b"\1" + bytes(14) + b"\x80"
-    assert len(ids_of(IdColumn(), "ids")) == 0, "an unset column is empty"
+    assert len(ids_of(IdColumn(), "ids")) == 0, "an unset column has no ids"
 
 
 @given(data=st.data(), kind=st.sampled_from(TYPES), rows=st.integers(0, 5), columns=st.integers(1, 7))
@@ -84,7 +84,7 @@ def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> Matrix:
     ("message", "field", "words"),
     [
         (Matrix(), "m.type", "m.type = 0"),
-        (odd_matrix(9, 1), "m.type", "m.type = 9; choose one of 1 (float32)"),
+        (odd_matrix(9, 1), "m.type", "m.type = 9"),
         (odd_matrix(-1, 1), "m.type", "m.type = -1"),
         (odd_matrix(1, 0), "m.data", "0 bytes; rows of 0 x float32"),
         (odd_matrix(1, 0, bytes(4)), "m.data", "4 bytes"),

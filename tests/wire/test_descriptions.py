@@ -1,4 +1,4 @@
-"""Indexes as messages: settings, encoders and statistics, there and back."""
+"""Settings, encoders and statistics survive a round trip through messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every word that users write is a value of its enum, and the other way round."""
+"""The words of the Python API and the values of the enums match one to one."""
 
 from __future__ import annotations
 

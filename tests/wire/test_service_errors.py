@@ -1,4 +1,4 @@
-"""The one table of errors: every error has a reason, every reason its error, here and at the other end."""
+"""The table of errors: every error has a reason, and every reason has an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHERWISE: dict[type[BaseException], type[WhammingError]] = {
     CorruptIndexError: storage.CorruptStoreError,
     MemoryError: whamming.native.OutOfMemoryError,
 }
-"""What a client raises where it does not raise the same error."""
+"""Errors for which clients raise another type."""
 
 
 def test_every_reason_is_used() -> None:
@@ -36,7 +36,6 @@ def test_every_reason_is_used() -> None:
 
 
 def test_each_reason_has_one_status_code() -> None:
-    """A reason has one code, and it is not OK."""
     codes: dict[int, set[int]] = {}
     for _, code, reason in TABLE:
         codes.setdefault(reason, set()).add(code)
@@ -87,6 +86,6 @@ def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[Wham
 
 @pytest.mark.parametrize("kind", sorted(set(every_error()) - {DeadlineError, LocalOnlyError}, key=str))
 def test_every_error_of_ours_has_a_row(kind: type[WhammingError]) -> None:
-    """DeadlineError and LocalOnlyError have none: only clients raise them."""
+    """Except DeadlineError and LocalOnlyError, which only clients raise."""
     (reason, *_) = [reason for row, _, reason in TABLE if issubclass(kind, row)]
     assert (reason == error_pb2.ERROR_REASON_INTERNAL) == (kind is ServiceError)

@@ -1,4 +1,4 @@
-"""What queries have cost, as columns: every number comes out as it went in."""
+"""Statistics survive a round trip through columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_statistics_are_appended_and_read(parts: list[list[Stats]]) -> None:
     columns = StatisticsColumns.FromString(columns.SerializeToString())
     whole = [stats for part in parts for stats in part]
     lengths = {len(getattr(columns, field.name)) for field in columns.DESCRIPTOR.fields}
-    assert lengths == {len(whole)}, "every column has an entry per query"
+    assert lengths == {len(whole)}, "every column has one entry per query"
     assert [stats_at(columns, row) for row in range(len(whole))] == whole
     assert list(columns.elapsed_seconds) == [0.5] * len(whole)
 
