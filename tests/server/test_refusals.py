@@ -263,7 +263,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         INVALID,
         "INVALID_ARGUMENT",
         "request",
-        "a request is empty",
+        "is empty",
     ),
     "once without an index": (
         lambda stubs: stubs.search.SearchOnce(SearchOnceRequest(code=bytes(2), options=QueryOptions(k=1))),

@@ -277,7 +277,7 @@ async def test_queries_whose_answers_cannot_be_sent_fail(database: Database, ben
 
 
 class Clock:
-    """A clock, and a batch whose queries take given times on this clock."""
+    """A clock, and a batch whose queries take the time that they are said to take."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.seconds = seconds
@@ -302,7 +302,7 @@ class Clock:
         ([0.1], 0.012, 1, 0.1),
     ],
 )
-def test_a_slow_group_is_interrupted(
+def test_a_group_that_is_slower_than_expected_is_interrupted(
     seconds: list[float], limit: float, done: int, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(seconds)
@@ -313,7 +313,7 @@ def test_a_slow_group_is_interrupted(
     assert max(sum(seconds[a:b]) for a, b in pairwise(starts)) <= longest * 1.001
 
 
-async def test_the_rest_of_an_interrupted_group_is_searched_later(
+async def test_queries_that_a_group_had_no_time_for_are_searched_later(
     bench: Bench, index: StoredIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await together(bench, options(), tables=tables(1))
