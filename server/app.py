@@ -145,7 +145,7 @@ class Server:
         await self._grpc.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._housekeeping = asyncio.create_task(self._keep_house())
+        self._housekeeping = asyncio.create_task(self._do_housekeeping())
         log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
         if is_open(config.listen) and not config.tls_client_ca:
             log.warning("anyone who can reach %s can read and change the data; see --tls-client-ca", self.address)
@@ -190,7 +190,7 @@ class Server:
         if self._given is None:
             await asyncio.to_thread(self._database.close)
 
-    async def _keep_house(self) -> None:
+    async def _do_housekeeping(self) -> None:
         """Periodically end queries with expired snapshots, and release memory after many clients have left."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))

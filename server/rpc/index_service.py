@@ -48,7 +48,7 @@ class IndexService:
                 index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return _description(index)
 
-        run = self._storage.run_slowly if "encoder" in described else self._storage.run  # fitting may take minutes
+        run = self._storage.run_long if "encoder" in described else self._storage.run  # fitting may take minutes
         return index_pb2.CreateIndexResponse(index=await run(create))
 
     async def GetIndex(  # noqa: N802
@@ -123,7 +123,7 @@ class IndexService:
             nonlocal latest
             latest = share
 
-        working = asyncio.ensure_future(self._storage.run_slowly(work, report))
+        working = asyncio.ensure_future(self._storage.run_long(work, report))
         # Retrieve the exception even if the client is gone, or asyncio would log it.
         working.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:

@@ -30,7 +30,7 @@ class StorageThreads:
         """Call a function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
-    async def run_slowly(self, call: Callable[..., T], *args: Any) -> T:
+    async def run_long(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function that may take minutes, in a separate thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, call, *args)
 

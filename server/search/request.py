@@ -130,7 +130,7 @@ class QueryRequest:
             return
         count, bits, tables, vectors = len(self), settings.bits, self._tables, self._vectors
         if self.options.plan == "probe" and settings.tables == "none":
-            raise NoTablesError("PLAN_PROBE needs hash tables; the index was created with TABLES_NONE")
+            raise NoTablesError("plan = PROBE needs tables; the index was created with TABLES_NONE")
         codes = weights = None
         if self._codes:
             width, size = settings.code_bytes, len(self._codes)
