@@ -185,7 +185,7 @@ class View:
         stats: Sequence[Stats] = batch.stats
         exact = np.ones(q, dtype=bool)
         if budget is None:
-            batch.run(0, q, check_threads(threads))
+            batch.run(check_threads(threads))
         else:
             ids.fill(NO_ID)
             distances.fill(np.inf)
@@ -219,7 +219,7 @@ class View:
         *,
         cancel: CancelFlag | None = None,
     ) -> Batch:
-        """Prepare a batch whose queries are run a few at a time, so that the caller can do other work in between."""
+        """Prepare several queries to be searched together, perhaps within a time limit."""
         self._check_costs(costs)
         return Batch(self, costs, min(check_k(k), self.n), radius, self._plan_to_run(plan), cancel)
 
@@ -257,11 +257,11 @@ class View:
 
 
 class Batch:
-    """Several queries, prepared once and run a few at a time. One thread at a time may use it.
+    """Several queries, prepared to be searched together. One thread at a time may use it.
 
     Attributes
     ----------
-    ids, distances : ``[q, k]``, hits; padded. Rows of queries that have not been run are undefined.
+    ids, distances : ``[q, k]``, hits; padded. Rows of queries that have not been searched are unspecified.
     counts : ``[q]``, hits per query.
     stats : statistics of each query.
     """
@@ -278,27 +278,32 @@ class Batch:
         self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # keeps alive what C points to
         self._searches = describe_searches(costs, k, radius, plan)
 
-    def run(self, first: int, last: int, threads: int = 1) -> None:
-        """Search queries ``first`` to ``last - 1``. If cancelled, their results are unspecified."""
-        if not 0 <= first <= last <= len(self.counts):
-            raise InvalidArgumentError(
-                f"first = {first}, last = {last}; they must be in order, within 0 to {len(self.counts)}"
-            )
+    def run(self, threads: int = 1, seconds: float = 0.0) -> int:
+        """Search all queries. If cancelled, the results are unspecified.
+
+        ``seconds``: stop after about this time; 0: no limit. Returns how many queries, counted from the first one, have
+        been searched; the results of the others are unspecified.
+        """
+        done = ffi.new("size_t *")
         status = lib.wh_search_batch(
             self._view._raw,
             len(self._view.parts),
-            self._searches + first,
-            last - first,
+            self._searches,
+            len(self.counts),
             self._k,
             threads,
             ffi.NULL if self._cancel is None else self._cancel.raw,
-            ffi.from_buffer(_WORDS, self.ids) + first * self._k,
-            ffi.from_buffer(_DOUBLES, self.distances) + first * self._k,
-            ffi.from_buffer(_WORDS, self.counts) + first,
-            self.stats.pointer + first,
+            int(seconds * 1e9),
+            ffi.from_buffer(_WORDS, self.ids),
+            ffi.from_buffer(_DOUBLES, self.distances),
+            ffi.from_buffer(_WORDS, self.counts),
+            self.stats.pointer,
+            done,
         )
         if status:
-            check(status, f"searching {last - first} queries")
+            check(status, f"searching {len(self.counts)} queries")
+        searched: int = done[0]
+        return searched
 
 
 def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:

@@ -330,13 +330,16 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
  *   k                every search must have at most this k
  *   cancel           another thread may set it to 1. The call then returns WH_OK early, leaves the flag set, and
  *                    the results are unspecified. May be NULL
+ *   nanoseconds      stop after about this time; 0: no limit
+ *   done             out: the results of so many leading queries are complete, those of the others are unspecified:
+ *                    q, unless the time ran out. May be NULL
  *   ids, distances   out: q x k. Row i has counts[i] hits, then UINT64_MAX and +infinity
  *   counts           out: q
  *   stats            out: q, or NULL
  * Failures: WH_ARGUMENT, and those of wh_cursor_open and wh_cursor_next. If several queries fail, the status is that of
  * one of them. */
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
-                    uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
-                    struct wh_stats *stats);
+                    uint32_t threads, volatile uint32_t *cancel, uint64_t nanoseconds, uint64_t *ids, double *distances,
+                    uint64_t *counts, struct wh_stats *stats, size_t *done);
 
 #endif

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 log = logging.getLogger("whamming.server")
 
@@ -60,9 +60,9 @@ class Job(Protocol):
 
 J = TypeVar("J", bound=Job)
 Run = Callable[[Sequence[J], float], Sequence[J]]
-"""Runs some jobs of one group, or a job of none, and is given the length of a slice. Returns the jobs that have more to
-do now: a job of no group that has begun, or those of a group that were not run because the others took too long. Jobs
-that wait for something are submitted again by whoever wakes them. Must not raise."""
+"""Runs a job of no group, or jobs of one group, and is given the seconds that they may take. Returns the jobs that have
+more to do now: a job of no group, or those of a group that took too long. Jobs that wait for something are submitted
+again by whoever wakes them. Must not raise."""
 
 
 class Flow:
@@ -110,14 +110,35 @@ class ThroughputEstimate:
         self.seconds, self._last = max(seconds / count, 1e-9), count  # the clock may be too coarse
 
 
+class Turn(NamedTuple, Generic[J]):
+    """What a thread runs next."""
+
+    jobs: Sequence[J]
+    seconds: float
+    """That they may take."""
+    estimate: ThroughputEstimate | None = None
+    """Of their group."""
+
+
 class Scheduler(Generic[J]):
     """Worker threads, and the queue of flows that they serve. Any thread may call its methods."""
 
     def __init__(
-        self, threads: int, slice_seconds: float, run: Run[J], can_run_inline: Callable[[J], bool] = lambda job: True
+        self,
+        threads: int,
+        slice_seconds: float,
+        run: Run[J],
+        can_run_inline: Callable[[J], bool] = lambda job: True,
+        request_dispatch: Callable[[], None] | None = None,
     ) -> None:
-        """Start the workers. ``can_run_inline``: whether a job never has to wait, so that dispatching may run it."""
+        """Start the workers.
+
+        ``can_run_inline``: whether a job never has to wait, so that dispatching may run it.
+        ``request_dispatch``: makes another thread call :meth:`dispatch` soon. A single worker then leaves short jobs to
+        that thread; without it, a worker that is once awake would run everything until the queue is empty.
+        """
         self._slice = slice_seconds
+        self._request_dispatch = request_dispatch if threads == 1 else None
         self._run = run
         self._can_run_inline = can_run_inline
         self._inline_seconds = GROUP_SLICES * slice_seconds if threads == 1 else INLINE_SECONDS
@@ -168,18 +189,18 @@ class Scheduler(Generic[J]):
 
         If True, call it again soon: there is more to do, and the single worker has not been woken.
         """
-        jobs: list[J] = []
+        turn: Turn[J] | None = None
         with self._lock:
             if not self._busy and not self._closed and self._next_is_short():
-                jobs, estimate = self._take(self._inline_seconds)
+                turn = self._take(self._inline_seconds)
                 self._busy += 1
-            again = bool(jobs) and len(self._workers) == 1
+            again = turn is not None and len(self._workers) == 1
             if self._heap and self._idle and not again:  # this worker wakes the next one if there is more
                 self._work.notify()
-        if not jobs:
+        if turn is None:
             return False
-        self._execute(jobs, estimate)
-        with self._lock:  # some of them may be left
+        self._execute(turn)
+        with self._lock:  # some jobs may be left
             if self._heap and self._idle and not again:
                 self._work.notify()
             return again and bool(self._heap)
@@ -210,33 +231,42 @@ class Scheduler(Generic[J]):
     def _serve(self) -> None:
         while True:
             with self._lock:
-                while not self._heap and not self._closed:
+                while not self._closed and not self._has_work_for_worker():
                     self._idle += 1
                     self._work.wait()
                     self._idle -= 1
                 if self._closed:
                     return
-                jobs, estimate = self._take((GROUP_SLICES if len(self._heap) > 1 else LONE_SLICES) * self._slice)
-                if not jobs:
+                turn = self._take((GROUP_SLICES if len(self._heap) > 1 else LONE_SLICES) * self._slice)
+                if turn is None:
                     continue
                 self._busy += 1
                 if self._heap and self._idle:  # each worker that finds more to do wakes the next
                     self._work.notify()
-            self._execute(jobs, estimate)
-            del jobs  # an idle worker must not keep the last queries, and their snapshots, alive
+            self._execute(turn)
+            del turn  # an idle worker must not keep the last queries, and their snapshots, alive
 
-    def _take(self, seconds: float) -> tuple[list[J], ThroughputEstimate | None]:
-        """Return the jobs to run next, for about ``seconds``. Called with the lock held."""
+    def _has_work_for_worker(self) -> bool:
+        """Return whether a worker should run what is next. Called with the lock held."""
+        if not self._heap:
+            return False
+        if self._request_dispatch is None or not self._next_is_short():
+            return True
+        self._request_dispatch()
+        return False
+
+    def _take(self, seconds: float) -> Turn[J] | None:
+        """Return the jobs to run next, chosen to take about ``seconds``. Called with the lock held."""
         flow = self._next_flow()
         if flow is None:
-            return [], None
+            return None
         is_fresh = flow.next_is_fresh()
         job = self._pop(flow, is_fresh)
         self._now = max(self._now, flow.used)
         group = job.group
         if group is None or not is_fresh:
             self._enqueue(flow)  # other workers may run its other jobs meanwhile
-            return [job], None
+            return Turn([job], self._slice)
         estimate = self._estimates.get(group)
         if estimate is None:
             if len(self._estimates) >= MAX_ESTIMATES:
@@ -244,7 +274,7 @@ class Scheduler(Generic[J]):
             estimate = self._estimates[group] = ThroughputEstimate()
         jobs = [job]
         self._gather(flow, group, jobs, estimate.count_in(seconds))
-        return jobs, estimate
+        return Turn(jobs, seconds + GROUP_SLICES * self._slice, estimate)  # the estimate may be too low
 
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group from waiting flows, in fair order, until there are ``count``."""
@@ -288,11 +318,12 @@ class Scheduler(Generic[J]):
             flow.open += 1
         return job
 
-    def _execute(self, jobs: Sequence[J], estimate: ThroughputEstimate | None) -> None:
+    def _execute(self, turn: Turn[J]) -> None:
         """Run jobs, and account for the time that they took."""
+        jobs, seconds, estimate = turn
         start = time.perf_counter()
         try:
-            again = self._run(jobs, self._slice)
+            again = self._run(jobs, seconds)
         except BaseException:
             log.exception("a query failed")
             again = ()

@@ -8,6 +8,7 @@ queries share passes over the codes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 import weakref
@@ -23,7 +24,7 @@ from whamming.server.search.options import Options
 from whamming.server.search.query import Query, QueryCursor, SnapshotLease, State
 from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
 from whamming.server.search.results import End, Results
-from whamming.server.search.scheduler import LONE_SLICES, Flow, Scheduler
+from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.storage import Database, Snapshot, StoredIndex
 from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.wire.fields import FieldError, in_field
@@ -32,8 +33,6 @@ QUICK_SECONDS: Final = 0.004
 """Queries of an index form groups if each takes at most this long."""
 SWEEP_SECONDS: Final = 1.2e-9
 """What a sweep takes per code and 64 bits, at worst."""
-PIECE_SECONDS: Final = 0.004
-"""Queries of a group are searched so long at a time. In between it is seen whether they take longer than expected."""
 MAX_INDEXES: Final = 10_000
 MAX_WAITING: Final = 1024
 """Maximum number of queries of a call that hold a cursor while they wait for credit."""
@@ -50,7 +49,8 @@ class Searcher:
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
         """Indexes that were searched recently."""
         self._dispatching = False
-        self._scheduler = Scheduler(threads, slice_seconds, self._run, self._is_ready)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduler = Scheduler(threads, slice_seconds, self._run, self._is_ready, self._request_dispatch)
 
     def close(self) -> None:
         """Stop the workers after their current slices."""
@@ -68,7 +68,14 @@ class Searcher:
     def _dispatch_soon(self) -> None:
         if not self._dispatching:
             self._dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._dispatch)
+
+    def _request_dispatch(self) -> None:
+        """Dispatch soon, as seen from a worker."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for results any more
+                self._loop.call_soon_threadsafe(self._dispatch_soon)
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -100,7 +107,7 @@ class Searcher:
         first = queries[0]
         if first.group is None:
             return self._search_alone(first, seconds)
-        return self._search_together(queries, LONE_SLICES * seconds)
+        return self._search_together(queries, seconds)
 
     # -- one query with a cursor ---------------------------------------------------------------------------------------
 
@@ -178,7 +185,7 @@ class Searcher:
     # -- several queries in one engine call ----------------------------------------------------------------------------
 
     def _search_together(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
-        """Search queries of one group for about so many seconds at most. Returns those that were not searched."""
+        """Search queries of one group, for about ``seconds`` at most. Returns those that have not been searched."""
         wanted = [query for query in queries if query.take(needs_room=True)]
         if not wanted:
             return ()
@@ -199,7 +206,7 @@ class Searcher:
         assert options.k is not None
         try:
             batch = snapshot.view.batch(costs, options.k, options.radius, options.plan)
-            done = _run_for(batch, len(queries), seconds)
+            done = batch.run(seconds=seconds)
             answers = GroupAnswers(batch, options, len(snapshot))
         except Exception as error:
             _fail(queries, error)
@@ -212,23 +219,14 @@ class Searcher:
             except Exception as error:
                 _fail(same, error)
             first += len(same)
+        if not done:
+            self._search_in_slices(queries[0])
         return queries[done:]
 
-
-def _run_for(batch: Batch, count: int, seconds: float) -> int:
-    """Search the first queries of a batch until ``seconds`` have passed, or all ``count``; returns how many.
-
-    It starts with one query and adapts: how long others of a group took says little about queries with other costs.
-    """
-    start = now = time.perf_counter()
-    done, size = 0, 1
-    while done < count and now - start < seconds:
-        last = min(done + size, count)
-        batch.run(done, last)
-        before, now = now, time.perf_counter()
-        each = max(now - before, 1e-9) / (last - done)
-        done, size = last, max(1, min(4 * size, int(PIECE_SECONDS / each)))
-    return done
+    def _search_in_slices(self, query: Query) -> None:
+        """Give a query that takes too long for a group a cursor of its own."""
+        query.group = None
+        self._scheduler.count_open(query.flow, 1)
 
 
 def _fail(queries: Sequence[Query], error: Exception) -> None:

@@ -104,19 +104,9 @@ def test_radius_may_be_any_type_of_number(one: Any) -> None:
     assert INDEX.search(COSTS, k=40, radius=one).ids.tolist() == expected.ids.tolist()
 
 
-def test_run_accepts_only_queries_of_the_batch() -> None:
-    batch = VIEW.batch(Costs.hamming(CODES[:3]), 2)
-    for first, last in [(-1, 1), (0, 4), (2, 1), (4, 4)]:
-        with pytest.raises(InvalidArgumentError, match=f"first = {first}, last = {last}.*0 to 3"):
-            batch.run(first, last)
-    batch.run(1, 3)
-    assert batch.counts.tolist() == [0, 2, 2]
-    assert batch.distances[1:, 0].tolist() == [0.0, 0.0]
-
-
 def test_rows_of_a_batch_are_padded() -> None:
     batch = VIEW.batch(Costs.hamming(CODES[:2]), 100, radius=0.0)
-    batch.run(0, 2)
+    assert batch.run() == 2
     assert batch.counts.tolist() == [1, 1]
     assert batch.ids.shape == (2, 40)
     assert (batch.ids[:, 1:] == 2**64 - 1).all()

@@ -173,11 +173,11 @@ class Bench:
         """Run what a worker would run next. Returns False if there was nothing to do."""
         scheduler = self.searcher._scheduler
         with scheduler._lock:
-            jobs, estimate = scheduler._take(LONG)
-            scheduler._busy += bool(jobs)
-        if jobs:
-            scheduler._execute(jobs, estimate)
-        return bool(jobs)
+            turn = scheduler._take(LONG)
+            scheduler._busy += turn is not None
+        if turn is not None:
+            scheduler._execute(turn)
+        return turn is not None
 
     def run(self) -> int:
         """Run slices until there is nothing to do. Returns their number."""

@@ -73,11 +73,12 @@ class SchedulerBench:
         """Run what a worker would run next. Returns the names of the tasks."""
         scheduler = self.scheduler
         with scheduler._lock:
-            tasks, estimate = scheduler._take(seconds)
-            scheduler._busy += bool(tasks)
-        if tasks:
-            scheduler._execute(tasks, estimate)
-        return [task.name for task in tasks]
+            turn = scheduler._take(seconds)
+            scheduler._busy += turn is not None
+        if turn is None:
+            return []
+        scheduler._execute(turn)
+        return [task.name for task in turn.jobs]
 
     def learn(self, group: Hashable, seconds: float = 1e-6) -> None:
         """Teach the scheduler how long a task of a group takes."""

@@ -138,6 +138,38 @@ def test_long_jobs_wake_a_single_worker(single: SchedulerBench) -> None:
     assert short.ended.wait(20)
 
 
+def test_a_single_worker_leaves_short_jobs_to_the_thread_that_dispatches() -> None:
+    """This includes short jobs that arrive while the worker is busy."""
+    threads: dict[str, int] = {}
+    asked, begun, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def run(tasks: Sequence[Task], seconds: float) -> Sequence[Task]:
+        threads.update((task.name, threading.get_ident()) for task in tasks)
+        if tasks[0].group is None:
+            begun.set()
+            assert go_on.wait(20)
+        return ()
+
+    scheduler: Scheduler[Task] = Scheduler(1, SLICE, run, request_dispatch=asked.set)
+    try:
+        scheduler._estimates["g"] = ThroughputEstimate()
+        scheduler._estimates["g"].add(1e-6, 1)
+        long, short = Task(Flow(), name="long"), Task(Flow(), name="short", group="g")
+        scheduler.submit(long.flow, [long])
+        assert not scheduler.dispatch()
+        assert begun.wait(20)
+        scheduler.submit(short.flow, [short])
+        assert not scheduler.dispatch()
+        assert not asked.is_set()
+        go_on.set()
+        assert asked.wait(20)
+        assert not scheduler.dispatch()
+        assert threads["short"] == threading.get_ident() != threads["long"]
+    finally:
+        go_on.set()
+        scheduler.close()
+
+
 def test_jobs_left_over_from_a_group_run_first_next_time() -> None:
     ran: list[str] = []
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from tests.server.query_groups import options, tables, together
 from tests.server.stepped_queries import BITS, N
 from whamming import Database, StoredIndex
 from whamming.native import Batch
-from whamming.server.search import results, searcher
+from whamming.server.search import results
 from whamming.server.search.query import State
 from whamming.server.search.results import Results
 from whamming.server.search.searcher import QUICK_SECONDS, SWEEP_SECONDS
@@ -276,53 +274,30 @@ async def test_queries_whose_answers_cannot_be_sent_fail(database: Database, ben
 # -- slow groups -------------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """A clock, and a batch whose queries take the time that they are said to take."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        self.seconds = seconds
-        self.now = 0.0
-        self.pieces: list[int] = []
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def run(self, first: int, last: int) -> None:
-        self.pieces.append(last - first)
-        self.now += sum(self.seconds[first:last])
-
-
-@pytest.mark.parametrize(
-    ("seconds", "limit", "done", "longest"),
-    [
-        ([1e-5] * 64, 0.012, 64, 1e-3),
-        ([0.2e-3] * 64, 0.012, 64, 5e-3),
-        ([0.011] * 64, 0.012, 2, 0.011),
-        ([1e-5] + [0.011] * 63, 0.012, 5, 0.044),
-        ([0.1], 0.012, 1, 0.1),
-    ],
-)
-def test_a_group_that_is_slower_than_expected_is_interrupted(
-    seconds: list[float], limit: float, done: int, longest: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(seconds)
-    monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
-    batch: Any = clock
-    assert searcher._run_for(batch, len(seconds), max(limit, sum(seconds) if done == 64 else 0)) == done
-    starts = np.cumsum([0, *clock.pieces])
-    assert max(sum(seconds[a:b]) for a, b in pairwise(starts)) <= longest * 1.001
-
-
-async def test_queries_that_a_group_had_no_time_for_are_searched_later(
+async def test_a_query_that_takes_too_long_for_a_group_is_searched_in_slices(
     bench: Bench, index: StoredIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await together(bench, options(), tables=tables(1))
+    run = Batch.run
+    monkeypatch.setattr(Batch, "run", lambda self, seconds: run(self, seconds=1e-9))
+    call = bench.call()
+    call.ask(batch("docs", range(3), options(), tables=tables(3)))
+    queries = [call.query(query_id) for query_id in range(3)]
+    assert all(query.group is not None for query in queries)
+    accounts = await call.finish()
+    assert [query.group for query in queries] == [None] * 3
+    assert queries[0].flow.open == 0
+    for query_id in range(3):
+        assert accounts[query_id].reason == results.COMPLETE
+        assert accounts[query_id].hits.bytes() == answer_of(index, random_table(BITS, query_id))[:3].bytes()
 
-    def run_three(batch: Batch, count: int, seconds: float) -> int:
-        batch.run(0, min(3, count))
-        return min(3, count)
 
-    monkeypatch.setattr(searcher, "_run_for", run_three)
+async def test_the_rest_of_an_interrupted_group_is_searched_later(
+    bench: Bench, index: StoredIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await together(bench, options(), tables=tables(1))
+    run = Batch.run
+    monkeypatch.setattr(Batch, "run", lambda self, seconds: min(run(self), 3))
     call = bench.call()
     call.ask(batch("docs", range(10), options(), tables=tables(10)))
     assert bench.step()

@@ -20,15 +20,18 @@ struct batch {
     const struct wh_search *searches;
     size_t q, k, group;
     volatile uint32_t *cancel;
+    uint64_t deadline; /* as clock_nanoseconds tells the time; UINT64_MAX: none */
     uint64_t *ids;
     double *distances;
     uint64_t *counts;
     struct wh_stats *stats;
     _Atomic int status;
+    _Atomic size_t done; /* the first query of the first group that was not completed */
 };
 
-static int cancelled(const struct batch *b) {
-    return b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed);
+static int stopped(const struct batch *b) {
+    if (b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed)) return 1;
+    return b->deadline != UINT64_MAX && clock_nanoseconds() >= b->deadline;
 }
 
 /* Add the time since `start` to this query, and restart the clock for the next one. */
@@ -38,7 +41,8 @@ static void add_time(wh_cursor *cursor, uint64_t *start) {
     *start = now;
 }
 
-static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+/* Sweep one part for all queries of a group that want it. Clears *complete if it had to stop. */
+static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     const wh_index *index = b->parts[part].index;
     size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
     uint64_t start = clock_nanoseconds(), now = start, planes = 0;
@@ -49,7 +53,11 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes -= p->sweep.planes_read;
     }
     if (sweeping == 0) return WH_OK;
-    for (size_t last = tile; !cancelled(b); last += tile) {
+    for (size_t last = tile;; last += tile) {
+        if (stopped(b)) {
+            *complete = 0;
+            return WH_OK;
+        }
         int cached = 0; /* the first query brings the tile into the cache */
         for (size_t i = 0; i < count; i++) {
             struct part *p = &cursors[i]->parts[part];
@@ -63,7 +71,6 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         }
         if (last >= index->blocks_count) break;
     }
-    if (cancelled(b)) return WH_OK;
     for (size_t i = 0; i < count; i++) {
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
@@ -75,30 +82,38 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     return WH_OK;
 }
 
-/* Search one part for all queries of a group. */
-static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part) {
+/* Search one part for all queries of a group. Clears *complete if it had to stop. */
+static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     int status = WH_OK;
     uint64_t start = clock_nanoseconds();
-    for (size_t i = 0; i < count && status == WH_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct part *p = &cursors[i]->parts[part];
-        while (status == WH_OK && p->phase == PHASE_PROBE && !cancelled(b)) status = part_work(p);
+        while (p->phase == PHASE_PROBE) {
+            if (stopped(b)) {
+                *complete = 0;
+                return WH_OK;
+            }
+            status = part_work(p);
+            if (status != WH_OK) return status;
+        }
         add_time(cursors[i], &start);
     }
-    if (status == WH_OK) status = sweep_together(b, cursors, count, part);
+    status = sweep_together(b, cursors, count, part, complete);
     for (size_t i = 0; i < count; i++) cursor_share_limit(cursors[i]);
     return status;
 }
 
-static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[]) {
+/* Search a group. Clears *complete if it had to stop; its results are unspecified then. */
+static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[], int *complete) {
     int status = WH_OK;
     uint64_t start = clock_nanoseconds();
     for (size_t i = 0; i < count && status == WH_OK; i++) {
         status = cursor_open(b->parts, b->count, &b->searches[first + i], count > 1, &cursors[i]);
         if (status == WH_OK) add_time(cursors[i], &start);
     }
-    for (size_t part = 0; part < b->count && status == WH_OK && !cancelled(b); part++)
-        status = run_part(b, cursors, count, part);
-    for (size_t i = 0; i < count && status == WH_OK && !cancelled(b); i++) {
+    for (size_t part = 0; part < b->count && status == WH_OK && *complete; part++)
+        status = run_part(b, cursors, count, part, complete);
+    for (size_t i = 0; i < count && status == WH_OK && *complete; i++) {
         size_t row = first + i, found;
         int stop;
         status =
@@ -118,15 +133,18 @@ static void work(void *context, size_t group, uint32_t worker) {
     (void)worker;
     size_t first = group * b->group, count = b->q - first < b->group ? b->q - first : b->group;
     wh_cursor *cursors[GROUP] = {NULL};
-    if (atomic_load(&b->status) != WH_OK || cancelled(b)) return;
-    int status = run_group(b, first, count, cursors);
+    if (atomic_load(&b->status) != WH_OK) return;
+    int complete = !stopped(b), status = WH_OK;
+    if (complete) status = run_group(b, first, count, cursors, &complete);
     for (size_t i = 0; i < count; i++) wh_cursor_close(cursors[i]);
     if (status != WH_OK) atomic_store(&b->status, status);
+    size_t done = atomic_load(&b->done);
+    while (!complete && first < done && !atomic_compare_exchange_weak(&b->done, &done, first)) continue;
 }
 
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
-                    uint32_t threads, volatile uint32_t *cancel, uint64_t *ids, double *distances, uint64_t *counts,
-                    struct wh_stats *stats) {
+                    uint32_t threads, volatile uint32_t *cancel, uint64_t nanoseconds, uint64_t *ids, double *distances,
+                    uint64_t *counts, struct wh_stats *stats, size_t *done) {
     if (threads < 1) threads = 1;
     for (size_t i = 0; i < q; i++)
         if (searches[i].k > k) return WH_ARGUMENT;
@@ -137,12 +155,15 @@ int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_s
                       .k = k,
                       .group = (q + threads - 1) / threads,
                       .cancel = cancel,
+                      .deadline = nanoseconds ? clock_nanoseconds() + nanoseconds : UINT64_MAX,
                       .ids = ids,
                       .distances = distances,
                       .counts = counts,
-                      .stats = stats};
+                      .stats = stats,
+                      .done = q};
     if (b.group > GROUP) b.group = GROUP;
     if (b.group < 1) b.group = 1;
     parallel_run(threads, (q + b.group - 1) / b.group, work, &b);
+    if (done) *done = atomic_load(&b.done);
     return atomic_load(&b.status);
 }

@@ -169,10 +169,16 @@ static void test_batch(const struct wh_part *part, const struct twin_data *d, co
     struct wh_stats stats[Q];
     uint32_t cancel = 0;
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&known->queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(part, 1, searches, Q, k, threads, &cancel, ids, distances, counts, stats) == WH_OK);
-    for (size_t i = 0; i < Q; i++)
-        CHECK(counts[i] == k && twin_agrees(&known->queries[i % TWIN_WEIGHTS], known->hits[i % TWIN_WEIGHTS], 0,
-                                            ids + i * k, distances + i * k, k));
+    uint64_t limits[] = {0, 1, 20000, 1000000}; /* none; too short to start; long enough for some, perhaps for all */
+    for (size_t limit = 0; limit < sizeof limits / sizeof *limits; limit++) {
+        size_t done = SIZE_MAX;
+        CHECK(wh_search_batch(part, 1, searches, Q, k, threads, &cancel, limits[limit], ids, distances, counts, stats,
+                              &done) == WH_OK);
+        CHECK(done <= Q && (limits[limit] != 0 || done == Q) && (limits[limit] != 1 || done == 0));
+        for (size_t i = 0; i < done; i++)
+            CHECK(counts[i] == k && twin_agrees(&known->queries[i % TWIN_WEIGHTS], known->hits[i % TWIN_WEIGHTS], 0,
+                                                ids + i * k, distances + i * k, k));
+    }
     free(ids);
     free(distances);
 }
@@ -313,9 +319,10 @@ static void test_refusals(void) {
     search.k = 5;
     uint64_t ids[4], counts[1];
     double distances[4];
-    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, &search, 1, 4, 1, NULL, ids, distances, counts, NULL) ==
-          WH_ARGUMENT);
-    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, NULL, 0, 4, 2, NULL, NULL, NULL, NULL, NULL) == WH_OK);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, &search, 1, 4, 1, NULL, 0, ids, distances, counts, NULL,
+                          NULL) == WH_ARGUMENT);
+    CHECK(wh_search_batch(&(struct wh_part){.index = index}, 1, NULL, 0, 4, 2, NULL, 0, NULL, NULL, NULL, NULL, NULL) ==
+          WH_OK);
     CHECK(!wh_simd_available(-1) && !wh_simd_available(99) && wh_simd_available(wh_simd_level()));
     wh_planner *planner = NULL;
     CHECK(wh_planner_create(&planner) == WH_OK);
@@ -357,7 +364,7 @@ static int build_and_search(const struct twin_data *d, const struct twin_query *
     struct wh_search search = twin_search(q, plan, batch ? 200 : UINT64_MAX);
     if (status == WH_OK && batch) {
         struct wh_search searches[3] = {search, search, search};
-        status = wh_search_batch(&part, 1, searches, 3, 200, 2, NULL, ids, distances, counts, NULL);
+        status = wh_search_batch(&part, 1, searches, 3, 200, 2, NULL, 0, ids, distances, counts, NULL, NULL);
     }
     if (status == WH_OK && !batch) status = wh_cursor_open(&part, 1, &search, &cursor);
     if (status == WH_OK && !batch) {

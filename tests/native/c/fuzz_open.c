@@ -96,7 +96,7 @@ static void open_and_search(const struct wh_arrays *arrays) {
     uint64_t ids[15], counts[3];
     double distances[15];
     if (info.tables == 0 || (info.covered + info.tables - 1) / info.tables <= 12) /* no budget: avoid long probes */
-        wh_search_batch(&part, 1, queries, 3, 5, 1, NULL, ids, distances, counts, NULL);
+        wh_search_batch(&part, 1, queries, 3, 5, 1, NULL, 0, ids, distances, counts, NULL, NULL);
     wh_index_close(index);
     wh_planner_free(planner);
 }

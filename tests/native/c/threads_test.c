@@ -69,7 +69,7 @@ static void *search_a_batch(void *argument) {
     double *distances = must(malloc(sizeof *distances * Q * k));
     struct wh_stats *stats = must(malloc(sizeof *stats * Q));
     for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], plan, k);
-    CHECK(wh_search_batch(&part, 1, searches, Q, k, WORKERS, NULL, ids, distances, counts, stats) == WH_OK);
+    CHECK(wh_search_batch(&part, 1, searches, Q, k, WORKERS, NULL, 0, ids, distances, counts, stats, NULL) == WH_OK);
     for (size_t i = 0; i < Q; i++) {
         size_t kind = i % TWIN_WEIGHTS;
         CHECK(counts[i] == k && twin_agrees(&queries[kind], hits[kind], 0, ids + i * k, distances + i * k, k));
@@ -131,7 +131,8 @@ static void test_cancelled_batches(void) {
         pthread_t thread;
         for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&queries[i % TWIN_WEIGHTS], round % 3, 40);
         start(&thread, cancel_batch, &cancel);
-        CHECK(wh_search_batch(&part, 1, searches, Q, 40, WORKERS, &cancel, ids, distances, counts, NULL) == WH_OK);
+        CHECK(wh_search_batch(&part, 1, searches, Q, 40, WORKERS, &cancel, 0, ids, distances, counts, NULL, NULL) ==
+              WH_OK);
         pthread_join(thread, NULL);
         CHECK(cancel == 1);
     }
