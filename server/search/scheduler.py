@@ -60,9 +60,8 @@ class Job(Protocol):
 
 J = TypeVar("J", bound=Job)
 Run = Callable[[Sequence[J], float], Sequence[J]]
-"""Runs a job of no group, or jobs of one group, and is given the seconds that they may take. Returns the jobs that have
-more to do now: a job of no group, or those of a group that took too long. Jobs that wait for something are submitted
-again by whoever wakes them. Must not raise."""
+"""Runs one job without a group, or jobs of one group, for at most the given seconds. Returns the jobs that have more to
+do now. It does not return blocked jobs; the code that wakes such a job resubmits it. Must not raise."""
 
 
 class Flow:
@@ -111,13 +110,13 @@ class ThroughputEstimate:
 
 
 class Turn(NamedTuple, Generic[J]):
-    """What a thread runs next."""
+    """The jobs that a thread runs next."""
 
     jobs: Sequence[J]
     seconds: float
-    """That they may take."""
+    """Maximum time for all of them."""
     estimate: ThroughputEstimate | None = None
-    """Of their group."""
+    """The estimate of their group. None: the job has no group."""
 
 
 class Scheduler(Generic[J]):
@@ -133,9 +132,9 @@ class Scheduler(Generic[J]):
     ) -> None:
         """Start the workers.
 
-        ``can_run_inline``: whether a job never has to wait, so that dispatching may run it.
+        ``can_run_inline``: returns whether a job never blocks, so that :meth:`dispatch` may run it.
         ``request_dispatch``: makes another thread call :meth:`dispatch` soon. A single worker then leaves short jobs to
-        that thread; without it, a worker that is once awake would run everything until the queue is empty.
+        that thread. Otherwise the worker, once awake, would run all jobs until the queue is empty.
         """
         self._slice = slice_seconds
         self._request_dispatch = request_dispatch if threads == 1 else None
@@ -247,7 +246,7 @@ class Scheduler(Generic[J]):
             del turn  # an idle worker must not keep the last queries, and their snapshots, alive
 
     def _has_work_for_worker(self) -> bool:
-        """Return whether a worker should run what is next. Called with the lock held."""
+        """Return whether a worker should run the next job. Called with the lock held."""
         if not self._heap:
             return False
         if self._request_dispatch is None or not self._next_is_short():
@@ -319,7 +318,7 @@ class Scheduler(Generic[J]):
         return job
 
     def _execute(self, turn: Turn[J]) -> None:
-        """Run jobs, and account for the time that they took."""
+        """Run jobs, and charge the time to their flows."""
         jobs, seconds, estimate = turn
         start = time.perf_counter()
         try:

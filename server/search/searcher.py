@@ -32,7 +32,7 @@ from whamming.wire.fields import FieldError, in_field
 QUICK_SECONDS: Final = 0.004
 """Queries of an index form groups if each takes at most this long."""
 SWEEP_SECONDS: Final = 1.2e-9
-"""What a sweep takes per code and 64 bits, at worst."""
+"""Worst-case time of a sweep per code and 64 bits."""
 MAX_INDEXES: Final = 10_000
 MAX_WAITING: Final = 1024
 """Maximum number of queries of a call that hold a cursor while they wait for credit."""
@@ -72,9 +72,9 @@ class Searcher:
             self._loop.call_soon(self._dispatch)
 
     def _request_dispatch(self) -> None:
-        """Dispatch soon, as seen from a worker."""
+        """Make the event loop dispatch soon. Called by workers."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for results any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for results
                 self._loop.call_soon_threadsafe(self._dispatch_soon)
 
     def _dispatch(self) -> None:
