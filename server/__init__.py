@@ -1,4 +1,4 @@
-"""The gRPC server: :class:`whamming.server.Server` over a database, configured by a :class:`Config`."""
+"""The gRPC server: a :class:`Server` serves one database, as a :class:`Config` says."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["Config", "Server", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server, and gRPC with it, when it is first used; :mod:`whamming.server.polling` has to come before."""
+    """Import ``Server``, and gRPC with it, on first use: :mod:`whamming.server.polling` must run before gRPC loads."""
     if name == "Server":
         from whamming.server.app import Server
 

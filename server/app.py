@@ -1,4 +1,4 @@
-"""A server put together: database, scheduler, services, health and reflection; how it starts and stops."""
+"""The server: connects the database, the searcher and the gRPC services, and starts and stops them."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ SERVICES: Final = (
     search_pb2.DESCRIPTOR.services_by_name["SearchService"],
 )
 READING: Final = frozenset({"Search", "SearchOnce", "Get", "Scan"})
-"""Methods that every process serves itself."""
+"""Methods that every server process handles itself."""
 FORWARDED: Final = frozenset(
     f"/{service.full_name}/{method.name}"
     for service in SERVICES
     for method in service.methods
     if method.name not in READING
 )
-"""What only the process that writes can do, or knows best."""
+"""Methods that reader processes forward to the writer: writes, and index management with its statistics."""
 HOUSEKEEPING_SECONDS: Final = 1.0
-"""How often snapshots' ages are looked at, and whether a crowd has left."""
+"""How often to check for expired snapshots and for memory to release."""
 CROWD: Final = 16
-"""Calls at once whose memory is worth giving back."""
+"""If at least this many calls ran at once and most have ended, freed memory is returned to the system."""
 
 
 def server_options(config: Config) -> list[tuple[str, int]]:
-    """Return what gRPC is told."""
+    """Return the options of the gRPC server."""
     return [
         ("grpc.max_receive_message_length", config.max_message_mb << 20),
         ("grpc.max_send_message_length", -1),
-        # None is taken compressed: gRPC would unpack it whole before it looks at its size.
+        # Refuse compressed messages: gRPC would decompress them completely before it checks their size.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", int(config.workers > 1)),
-        # Clients may ask every five seconds whether the connection is alive; by default they are thrown out for it.
+        # Allow keepalive pings every five seconds. By default gRPC closes the connection of a client that does this.
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 30_000),
@@ -68,7 +68,7 @@ def server_options(config: Config) -> list[tuple[str, int]]:
 
 
 class Server:
-    """A server of one database. Use it in an ``async with`` block, or call :meth:`start` and :meth:`stop`."""
+    """Serves one database. Use it in an ``async with`` block, or call :meth:`start` and :meth:`stop`."""
 
     def __init__(
         self,
@@ -78,38 +78,36 @@ class Server:
         writer: str | None = None,
         also_listen: str | None = None,
     ) -> None:
-        """Prepare.
+        """Configure the server without starting it.
 
-        ``database``: to be served; by default it is opened from the config's ``data``.
-        ``writer``: the address of the process that writes; this one opens the database for reading, and passes on
-        what it cannot do itself.
-        ``also_listen``: a second address, for other processes to pass calls on to.
+        ``database``: the database to serve. By default :meth:`start` opens the one at ``config.data``.
+        ``writer``: the address of the writer process. If given, this process opens the database for reading and
+        forwards all other calls to the writer.
+        ``also_listen``: a second address to listen on, for calls forwarded by other processes.
         """
         self.config = config
         self.address = config.listen
-        """HOST:PORT; the port that was taken, once started."""
+        """HOST:PORT. After :meth:`start`, the port is the actual one."""
         self._given = database
         self._writer = writer
         self._also_listen = also_listen
         self._admission = Admission(config.max_streams)
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
         await self.stop()
 
     async def start(self) -> None:
-        """Open the database and serve."""
+        """Open the database and start serving."""
         silence_lost_clients()
         config = self.config
         self._certificates = certificates = Certificates(config) if config.tls_cert else None
-        if self._writer is None:  # the others share the port of the one that writes
+        if self._writer is None:  # readers share the port of the writer
             await asyncio.to_thread(check_listen, config.listen)
         if self._given is not None:
             self._database = self._given
@@ -122,7 +120,7 @@ class Server:
         self._search = SearchService(self._searcher, config)
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(config))
-        if self._writer is not None:  # asked first: what is passed on is not served here
+        if self._writer is not None:  # registered first, so that it takes precedence over the services
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage), ItemService(self._storage), self._search)
@@ -140,20 +138,24 @@ class Server:
                 port = self._grpc.add_insecure_port(config.listen)
         except RuntimeError as error:
             await self._release()
-            raise ListenError(f"{config.listen} cannot be listened on; choose another --listen") from error
+            raise ListenError(f"cannot listen on {config.listen}; choose another --listen") from error
         self.address = f"{host}:{port}"
         if self._also_listen is not None:
             self._grpc.add_insecure_port(self._also_listen)
         await self._grpc.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._housekeeping = asyncio.create_task(self._keep_house())
+        self._housekeeping = asyncio.create_task(self._do_housekeeping())
         log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
         if is_open(config.listen) and not config.tls_client_ca:
-            log.warning("anybody who can reach %s can read and change the data; see --tls-client-ca", self.address)
+            log.warning("anyone who can reach %s can read and change the data; see --tls-client-ca", self.address)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no more calls, let those under way finish for a while, hand the rest resume tokens, and close."""
+        """Shut down gracefully.
+
+        New calls are refused at once. Running calls have ``grace`` seconds to finish, by default those of the config.
+        Queries that are still running then end with resume tokens.
+        """
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True
         await self._health.enter_graceful_shutdown()
@@ -170,14 +172,14 @@ class Server:
         log.info("stopped")
 
     def reload(self) -> None:
-        """Read the certificates again; connections and searches go on."""
+        """Reload the certificates. Open connections and running searches are not affected."""
         if self._certificates is None:
-            log.info("told to reload: there are no certificates to read again; serving goes on")
+            log.info("nothing to reload: the server has no certificates")
         else:
             self._certificates.reload()
 
     async def wait(self) -> None:
-        """Return when the server has stopped."""
+        """Wait until the server has stopped."""
         await self._grpc.wait_for_termination()
 
     async def _release(self) -> None:
@@ -188,8 +190,8 @@ class Server:
         if self._given is None:
             await asyncio.to_thread(self._database.close)
 
-    async def _keep_house(self) -> None:
-        """End queries that hold old snapshots, and give back the memory of clients that have left."""
+    async def _do_housekeeping(self) -> None:
+        """Periodically end queries with expired snapshots, and release memory after many clients have left."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             self._search.expire()

@@ -1,4 +1,4 @@
-"""What a server can be told: defaults, overridden by a file, by the environment, by flags, in that order."""
+"""The server's configuration. Flags override environment variables, which override the config file and defaults."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any, Final, get_type_hints
 from whamming.native import InvalidArgumentError
 
 PREFIX: Final = "WHAMMING_"
-"""Of environment variables: ``max_k`` is read from ``WHAMMING_MAX_K``."""
+"""The prefix of environment variables: ``max_k`` is read from ``WHAMMING_MAX_K``."""
 OTHER_VARIABLES: Final = frozenset(
     PREFIX + name for name in ("SERVER", "DEBUG", "CASES", "SEED", "DAMAGE", "TEST_ALLOCATOR")
 )
-"""Variables of the command line and of the tests, which are not options of a server."""
-_KINDS: Final = {int: "a whole number", float: "a number", str: "a text in quotes"}
+"""Other variables with this prefix, used by the command line and the tests."""
+_KINDS: Final = {int: "a whole number", float: "a number", str: "a string in quotes"}
 
 
 class OptionError(InvalidArgumentError):
-    """An option has a value that it cannot have."""
+    """An option has an invalid value."""
 
     def __init__(self, option: str, value: object = None, rule: str = "", given: str = "") -> None:
-        """Say what it must be; ``given``: the option and its value as the user wrote them."""
+        """``rule`` says which values are valid. ``given`` is the option and its value as the user wrote them."""
         super().__init__(f"{given or f'{option} = {value}'}; {rule}")
         self.option = option
         self.value = value
@@ -35,37 +35,37 @@ class OptionError(InvalidArgumentError):
 
 
 def _option(default: Any, text: str, least: float | None = None, most: float | None = None) -> Any:
-    """Return a field that says what it is for and what it may be."""
+    """Return a dataclass field with a help text and the limits of its value."""
     return field(default=default, metadata={"help": text, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
 class Config:
-    """A server's settings. Each can be given as a flag, in the environment, or in a TOML file."""
+    """The options of a server. Each can be a flag, an environment variable, or a key in a TOML file."""
 
-    listen: str = _option("127.0.0.1:7777", "address to serve, HOST:PORT; port 0 takes a free one")
-    data: str = _option("whamming-data", "directory of the database, made if it is missing; ':memory:' keeps nothing")
-    tls_cert: str = _option("", "PEM file of the certificate that clients are shown: connections are encrypted")
-    tls_key: str = _option("", "PEM file of its private key")
-    tls_client_ca: str = _option("", "PEM file of an authority: only clients with a certificate from it are served")
-    workers: int = _option(1, "server processes that share the database and the port; one of them writes", 1, 64)
-    threads: int = _option(0, "threads that search in each process; 0: one per core", 0, 256)
-    slice_ms: float = _option(1.0, "milliseconds of work on one query before another has its turn", 0.05, 1000.0)
-    max_message_mb: int = _option(16, "largest message taken, MiB", 1, 1024)
-    max_k: int = _option(2**31 - 1, "largest k of a query", 1, 2**31 - 1)
-    max_batch: int = _option(4096, "most queries in one batch, and under way on one stream", 1, 1_000_000)
-    max_streams: int = _option(1000, "most calls served at once by a process", 1, 100_000)
+    listen: str = _option("127.0.0.1:7777", "address to listen on, HOST:PORT; port 0 picks a free port")
+    data: str = _option("whamming-data", "database directory, created if missing; ':memory:' keeps all data in memory")
+    tls_cert: str = _option("", "PEM file with the server's certificate; enables TLS")
+    tls_key: str = _option("", "PEM file with the certificate's private key")
+    tls_client_ca: str = _option("", "PEM file with a CA certificate; clients need a certificate from this CA")
+    workers: int = _option(1, "server processes that share the port and the data; one of them writes", 1, 64)
+    threads: int = _option(0, "search threads per process; 0: one per core", 0, 256)
+    slice_ms: float = _option(1.0, "milliseconds to work on one query before switching to another", 0.05, 1000.0)
+    max_message_mb: int = _option(16, "maximum size of a received message, MiB", 1, 1024)
+    max_k: int = _option(2**31 - 1, "maximum k of a query", 1, 2**31 - 1)
+    max_batch: int = _option(4096, "maximum queries per batch, and running queries per stream", 1, 1_000_000)
+    max_streams: int = _option(1000, "maximum concurrent calls per process", 1, 100_000)
     buffer_kb: int = _option(
-        256, "KiB of hits kept for a client that does not read; then its queries pause", 16, 65_536
+        256, "KiB of hits to buffer for a client that does not read, before its queries pause", 16, 65_536
     )
     snapshot_seconds: float = _option(
-        60.0, "oldest snapshot that a query may hold before it has to resume", 0.1, 86_400.0
+        60.0, "seconds that a query may hold a snapshot before it has to be resumed", 0.1, 86_400.0
     )
-    grace_seconds: float = _option(5.0, "time that queries have to finish when the server stops", 0.0, 3600.0)
-    log_level: str = _option("info", "debug, info, warning or error")
+    grace_seconds: float = _option(5.0, "seconds for running queries to finish when the server stops", 0.0, 3600.0)
+    log_level: str = _option("info", "lowest level to log: debug, info, warning or error")
 
     def __post_init__(self) -> None:
-        """Refuse what a server cannot do."""
+        """Raise :class:`OptionError` for an invalid value."""
         for option in dataclasses.fields(self):
             value, least, most = getattr(self, option.name), option.metadata["least"], option.metadata["most"]
             if least is not None and not least <= value <= most:
@@ -77,15 +77,15 @@ class Config:
             raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")
         if bool(self.tls_cert) != bool(self.tls_key):
             name = "tls_cert" if self.tls_cert else "tls_key"
-            raise OptionError(name, getattr(self, name), "a certificate and its key go together: give both")
+            raise OptionError(name, getattr(self, name), "TLS needs both a certificate and its key")
         if self.tls_client_ca and not self.tls_cert:
-            rule = "asking clients for certificates takes a certificate and its key: give both as well"
+            rule = "client certificates need TLS: give the server a certificate and its key too"
             raise OptionError("tls_client_ca", self.tls_client_ca, rule)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One option of a config, and where its value comes from."""
+    """The value of one option, and where it comes from."""
 
     name: str
     value: Any
@@ -96,21 +96,22 @@ class Setting:
 def load(
     flags: Mapping[str, Any], file: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[Config, list[Setting]]:
-    """Put a config together; returns it with the source of each value.
+    """Return the config, and the source of each of its values.
 
-    ``flags`` that are None were not given. ``file`` is TOML with the options' names as keys.
+    ``flags`` maps option names to values; None means that the flag was not given. ``file`` is a TOML file with option
+    names as keys. ``environment`` is ``os.environ`` by default.
     """
     environment = os.environ if environment is None else environment
     given = _read(file) if file is not None else {}
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
-    """How the user wrote the options that are not defaults."""
+    """How the user wrote each option that is not a default, for error messages."""
     settings = []
     for option in dataclasses.fields(Config):
         name, variable = option.name, PREFIX + option.name.upper()
         value, source = option.default, "default"
         if name in given:
-            written[name] = f"{name} = {json.dumps(given[name], default=str)} in {file}"  # as TOML has it
+            written[name] = f"{name} = {json.dumps(given[name], default=str)} in {file}"  # as written in TOML
             value, source = _typed(name, given[name], written[name]), f"file {file}"
         if variable in environment:
             written[name] = f"{variable}={environment[variable]}"
@@ -127,7 +128,7 @@ def load(
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return what to say of each variable that looks like an option of ours and is none."""
+    """Return a warning for each environment variable that has our prefix but is not an option."""
     environment = os.environ if environment is None else environment
     known = [PREFIX + option.name.upper() for option in dataclasses.fields(Config)] + [PREFIX + "SERVER"]
     unknown = sorted(name for name in environment if name.startswith(PREFIX))
@@ -139,7 +140,7 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
 
 
 def _did_you_mean(name: str, known: list[str], prefix: str = "") -> str:
-    """Return a question that names what is spelt almost the same; a prefix that all have does not count."""
+    """Return a hint with the known name most similar to ``name``, or an empty string. Ignores the ``prefix``."""
     near = difflib.get_close_matches(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], n=1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
@@ -155,13 +156,13 @@ def _read(file: Path) -> dict[str, Any]:
     unknown = sorted(set(values) - set(known))
     if unknown:
         near = [_did_you_mean(name, known) for name in unknown[:1] if len(unknown) == 1]
-        hint = "".join(near) or f"; there are: {', '.join(known)}"
+        hint = "".join(near) or f"; known options: {', '.join(known)}"
         raise InvalidArgumentError(f"{file} has unknown options: {', '.join(unknown)}{hint}")
     return values
 
 
 def _typed(name: str, value: Any, written: str) -> Any:
-    """Return a value as its option's type, which text is read as."""
+    """Convert a value to the type of its option."""
     wanted = get_type_hints(Config)[name]
     if isinstance(value, str) and wanted is not str:
         try:

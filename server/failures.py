@@ -1,4 +1,4 @@
-"""What an error means to a client: a status code, a reason, a text of moderate length and the field at fault."""
+"""Translate exceptions into what a client is told: a status code, a reason, a short message, the field at fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whamming.wire.service_errors import TABLE
 log = logging.getLogger("whamming.server")
 
 ERROR_TEXT_BYTES: Final = 1000
-"""Of an error's text. It is sent up to three times in the trailers, and clients accept 8 KiB in all by default."""
+"""Maximum length of an error message. It is sent up to three times in trailers, which clients limit to 8 KiB."""
 _RETRY_SECONDS: Final[dict[int, float]] = {
     error_pb2.ERROR_REASON_OVERLOADED: 0.5,
     error_pb2.ERROR_REASON_WRITER_BUSY: 1.0,
@@ -24,7 +24,7 @@ _RETRY_SECONDS: Final[dict[int, float]] = {
 
 @dataclass(frozen=True)
 class Failure:
-    """What a client is told."""
+    """An error as reported to a client."""
 
     code: int
     """A ``google.rpc.Code``."""
@@ -32,22 +32,22 @@ class Failure:
     message: str
     field: str = ""
     retry_seconds: float = 0.0
-    """0: trying again does not help."""
+    """Suggested delay before a retry. 0: a retry does not help."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what to tell a client about an error. An unforeseen one is logged with its traceback."""
+    """Translate an error. An unexpected one is logged with its traceback."""
     for kind, code, reason in TABLE:
         if isinstance(error, kind):
             field = getattr(error, "field", "")
             return Failure(code, reason, shortened(str(error)), field, _RETRY_SECONDS.get(reason, 0.0))
-    log.error("unforeseen error", exc_info=error)
+    log.error("unexpected error", exc_info=error)
     reason = error_pb2.ERROR_REASON_INTERNAL
-    return Failure(code_pb2.INTERNAL, reason, "the server failed; its log says why")
+    return Failure(code_pb2.INTERNAL, reason, "internal error; the server's log has the details")
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most ERROR_TEXT_BYTES: a longer one loses its middle, where an overlong value stands."""
+    """Shorten a text to ERROR_TEXT_BYTES by cutting out its middle, which is where an overlong value usually is."""
     data = text.encode()
     if len(data) <= ERROR_TEXT_BYTES:
         return text

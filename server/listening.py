@@ -1,7 +1,7 @@
-"""Whether an address can be listened on, asked before anything is opened, so that a refusal can say why not.
+"""Check that the server can listen on its address, before it opens anything else.
 
-gRPC says only that it failed. With several processes it sets SO_REUSEPORT, and would share the port with any other
-server that does; a plain socket is refused where somebody listens already.
+gRPC does not report why listening failed. With several processes it sets SO_REUSEPORT, and would then share the port
+with any other server that sets it. A plain socket fails if the port is in use.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from whamming.storage import StorageError
 
 
 class ListenError(StorageError):
-    """The address to serve cannot be listened on."""
+    """The server cannot listen on its address."""
 
 
 def check_listen(listen: str) -> None:
-    """Raise :class:`ListenError` if HOST:PORT cannot be listened on.
+    """Raise :class:`ListenError` if a server cannot listen on HOST:PORT.
 
-    A name may stand for several addresses. None of them may be in use, and one of them must be this machine's.
+    A host name may have several addresses. None may be in use, and at least one must belong to this machine.
     """
     host, _, port = listen.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ListenError(f"{listen}: the host {host} is not known; choose another --listen") from error
+        raise ListenError(f"{listen}: unknown host {host}; choose another --listen") from error
     refusals = [_refusal(family, address) for family, _, _, _, address in found]
     for refusal in refusals:
         if refusal is not None and (refusal.errno == errno.EADDRINUSE or None not in refusals):
@@ -33,10 +33,10 @@ def check_listen(listen: str) -> None:
 
 
 def _refusal(family: int, address: tuple[object, ...]) -> OSError | None:
-    """Return why an address cannot be bound; None if it can."""
+    """Return the error of binding to an address, or None."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger are not in the way
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore connections in TIME_WAIT
             attempt.bind(address)
     except OSError as error:
         return error
@@ -45,9 +45,9 @@ def _refusal(family: int, address: tuple[object, ...]) -> OSError | None:
 
 def _text(listen: str, refusal: OSError) -> str:
     if refusal.errno == errno.EADDRINUSE:
-        return f"{listen} is in use by another process; choose another --listen, or stop it"
+        return f"{listen} is in use by another process; stop that process, or choose another --listen"
     if refusal.errno == errno.EADDRNOTAVAIL:
-        return f"{listen} is not an address of this machine; choose another --listen, as 127.0.0.1 or 0.0.0.0"
+        return f"{listen} is not an address of this machine; choose another --listen, for example 0.0.0.0:7777"
     if refusal.errno in (errno.EACCES, errno.EPERM):
-        return f"{listen}: this user may not listen on that port; choose one from 1024 on as --listen"
-    return f"{listen} cannot be listened on: {refusal.strerror}; choose another --listen"
+        return f"{listen}: this user may not listen on that port; choose a --listen port of 1024 or above"
+    return f"cannot listen on {listen}: {refusal.strerror}; choose another --listen"

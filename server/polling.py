@@ -1,4 +1,4 @@
-"""How gRPC waits for its connections."""
+"""Configure how gRPC polls its connections."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _ONE_THREAD: Final = "-event_engine_listener,-event_engine_client"
 
 
 def poll_in_one_thread() -> None:
-    """Have one thread of this process poll all connections, unless GRPC_EXPERIMENTS is set.
+    """Make gRPC poll all connections of this process in one thread, unless GRPC_EXPERIMENTS is set already.
 
-    By default gRPC passes each message through a pool of threads, which takes about 15 % more CPU time per query.
-    gRPC reads the variable when it is imported: call this first. Processes that this one starts inherit it.
+    By default gRPC passes each message through a thread pool, which takes about 15 % more CPU time per query.
+    gRPC reads the variable when it is imported, so call this before. Child processes inherit it.
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", _ONE_THREAD)

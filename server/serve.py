@@ -1,8 +1,8 @@
-"""Serving until told to stop: one process, or several that share the port and the database.
+"""Run the server until a signal stops it, in one process or in several that share the port and the database.
 
-Of several, the first one writes. The others open the database for reading, answer searches, and pass everything else on
-to the first one through a socket of their own. The kernel deals connections out to them, so that many clients are
-spread over the processes; one connection is served by one process.
+With several processes, the first one is the writer. The others are readers: they open the database for reading, answer
+searches, and forward all other calls to the writer through a Unix socket. The kernel distributes connections over the
+processes. Each connection is served by one process.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from whamming.storage import StorageError
 log = logging.getLogger("whamming.server")
 
 RESTART_SECONDS: Final = 1.0
-"""A process that has died is started again after so long."""
+"""Delay before a reader process that died is restarted."""
 
 
 def run(config: Config, announce: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; ``announce`` is called with the address when every process serves.
+    """Serve until SIGINT or SIGTERM. Calls ``announce`` with the address when all processes are ready.
 
-    SIGHUP reloads the certificates. A terminal sends it, too, when it is closed: the server goes on.
+    SIGHUP reloads the certificates. A terminal also sends SIGHUP when it is closed; the server keeps running.
     """
     if config.workers > 1 and config.data == ":memory:":
         raise InvalidArgumentError(
-            f"{config.workers} workers share a directory, and :memory: is none; give --data DIR, or one worker"
+            f"{config.workers} workers cannot share an in-memory database; give --data DIR, or use one worker"
         )
     _tune_process()
     uvloop.run(_serve(config, announce))
 
 
 def _tune_process() -> None:
-    """Set what only a process that does nothing but serve should set.
+    """Tune memory management for a process that only runs the server.
 
-    Freed memory is kept for the next group of queries. The garbage collector looks for cycles less often: a server
-    makes many short-lived objects, and few of them form cycles.
+    Freed memory is kept for the next group of queries. The garbage collector runs less often, because a server creates
+    many short-lived objects and few of them form cycles.
     """
     keep_memory()
     gc.freeze()
@@ -60,8 +60,8 @@ def _tune_process() -> None:
 async def _serve(config: Config, announce: Callable[[str], None]) -> None:
     started, stopped = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for told in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(told, stopped.set)
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(stop_signal, stopped.set)
     with tempfile.TemporaryDirectory(prefix="whamming-") as directory:
         socket = f"unix:{Path(directory) / 'writer'}" if config.workers > 1 else None
         server = Server(config, also_listen=socket)
@@ -87,13 +87,13 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
 
 
 class _Reader:
-    """A process that reads; started again if it dies, until it is told to stop by the end of its standard input."""
+    """A reader process. It is restarted if it dies. Closing its standard input stops it."""
 
     def __init__(self, config: Config, writer: str, number: int) -> None:
-        self._told = json.dumps({"config": dataclasses.asdict(config), "writer": writer}) + "\n"
+        self._arguments = json.dumps({"config": dataclasses.asdict(config), "writer": writer}) + "\n"
         self._number = number
-        self._serves = False
-        """Before that, a signal would end it."""
+        self._is_ready = False
+        """Whether it is ready. Before that, SIGHUP would kill it."""
 
     async def __aenter__(self) -> None:
         await self._start()
@@ -108,8 +108,8 @@ class _Reader:
         await self._process.wait()
 
     def reload(self) -> None:
-        """Have the process read its certificates again; one that is about to start reads them anyway."""
-        if self._serves:
+        """Make the process reload its certificates. A process that is starting reads them anyway."""
+        if self._is_ready:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 self._process.send_signal(signal.SIGHUP)
 
@@ -119,31 +119,31 @@ class _Reader:
         self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(self._told.encode())
+        self._process.stdin.write(self._arguments.encode())
         if not await self._process.stdout.readline():
-            raise StorageError(f"server process {self._number} did not start; see its messages above")
-        self._serves = True
+            raise StorageError(f"server process {self._number} did not start; see its log messages above")
+        self._is_ready = True
 
     async def _watch(self) -> None:
         while True:
             code = await self._process.wait()
-            self._serves = False
-            log.error("server process %d ended with code %d; starting it again", self._number, code)
+            self._is_ready = False
+            log.error("server process %d ended with exit code %d; restarting it", self._number, code)
             await asyncio.sleep(RESTART_SECONDS)
             with contextlib.suppress(StorageError):
                 await self._start()
 
 
-async def _read() -> None:
-    """Be a process that reads."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+async def _run_reader() -> None:
+    """Run a reader process."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server is ready to reload
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    told = json.loads(await stdin.readline())
-    config = Config(**told["config"])
+    arguments = json.loads(await stdin.readline())
+    config = Config(**arguments["config"])
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    async with Server(config, writer=told["writer"]) as server:
+    async with Server(config, writer=arguments["writer"]) as server:
         loop.add_signal_handler(signal.SIGHUP, server.reload)
         print("ready", flush=True)
         await stdin.read()
@@ -151,4 +151,4 @@ async def _read() -> None:
 
 if __name__ == "__main__":
     _tune_process()
-    uvloop.run(_read())
+    uvloop.run(_run_reader())

@@ -1,7 +1,8 @@
-"""The server's certificate and the authority of its clients: PEM files, read again when they have changed.
+"""The server's TLS certificates, reloaded when their files change.
 
-A certificate is renewed every few weeks. Each new connection looks at the files' times, so a server goes on with the
-new one without being started again; what cannot be used is logged, and the last good ones stay.
+Certificates are renewed every few weeks. On each new connection the server checks the modification times of the files,
+so a renewed certificate takes effect without a restart. If the new files are invalid, the server logs an error and
+keeps the old certificates.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ log = logging.getLogger("whamming.server")
 
 
 class Certificates:
-    """What a server shows, and what it asks of clients."""
+    """The server's certificate and key, and the CA that client certificates must come from."""
 
     def __init__(self, config: Config) -> None:
-        """Read the files; raises :class:`InvalidArgumentError` where they cannot be used."""
+        """Read the files. Raises :class:`InvalidArgumentError` if one is invalid."""
         self._cert, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
         self._seen = self._times()
         self._first = self._read()
         self._fresh: grpc.ServerCertificateConfiguration | None = None
-        """Read by :meth:`reload`, and not yet given to gRPC."""
+        """Read by :meth:`reload`, but not yet passed to gRPC."""
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what gRPC is given."""
+        """Return the credentials for gRPC."""
         return grpc.dynamic_ssl_server_credentials(
             self._first, self._fetch, require_client_authentication=bool(self._client_ca)
         )
 
     def reload(self) -> None:
-        """Read the files again now, whether they have changed or not."""
+        """Read the files now, even if they have not changed."""
         self._fresh = self._read_again() or self._fresh
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
@@ -46,33 +47,33 @@ class Certificates:
         return grpc.ssl_server_certificate_configuration([read_pair(self._cert, self._key)], authorities)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what new connections are to be met with; None: the same as before. Called for each, by gRPC."""
+        """Return the new certificates, or None if they have not changed. gRPC calls this for each connection."""
         if self._times() != self._seen:
             return self._read_again()
         fresh, self._fresh = self._fresh, None
         return fresh
 
     def _read_again(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what the files hold now; None if it cannot be used."""
+        """Return the current certificates, or None if the files are invalid."""
         self._seen = self._times()
         try:
             fresh = self._read()
         except InvalidArgumentError as error:
-            log.error("the certificates cannot be used, so the old ones stay: %s", error)
+            log.error("cannot load the new certificates, keeping the old ones: %s", error)
             return None
-        log.info("the certificates were read again and are used from now on")
+        log.info("reloaded the certificates")
         return fresh
 
     def _times(self) -> list[int]:
         times = []
         for file in (self._cert, self._key, self._client_ca):
-            with contextlib.suppress(OSError):  # missing while it is replaced, and seen when it is there again
+            with contextlib.suppress(OSError):  # a file may be missing while it is being replaced
                 times.append(Path(file).stat().st_mtime_ns)
         return times
 
 
 def is_open(listen: str) -> bool:
-    """Tell whether an address can be reached from elsewhere."""
+    """Return whether other machines can reach an address."""
     host = listen.rpartition(":")[0].strip("[]")
     try:
         return not ipaddress.ip_address(host).is_loopback

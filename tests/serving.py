@@ -27,9 +27,9 @@ PATIENCE = 30.0
 SETTLING = 60.0
 """Seconds after which a server must use no more than before. gRPC keeps idle pool threads for 20 s."""
 POOL = 16
-"""Maximum size of gRPC's own thread pool, however many clients there are."""
-COMPLAINTS = ("Traceback", "unforeseen", "a query failed", "never retrieved", "never awaited", "was destroyed")
-"""Text that must not occur in the log of a healthy server."""
+"""Threads that gRPC's own pool may have, however many clients there are."""
+COMPLAINTS = ("Traceback", "unexpected error", "a query failed", "never retrieved", "never awaited", "was destroyed")
+"""What a healthy server does not log."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:

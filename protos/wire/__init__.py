@@ -1,1 +1,1 @@
-"""What both ends of a connection share: values as messages, how calls end, PEM files."""
+"""Code that the server and the clients share: message conversion, error statuses, PEM files."""

@@ -1,7 +1,7 @@
-"""The status that the other side ended a call with, also where gRPC loses it.
+"""Work around a bug in gRPC that hides the status a call ended with.
 
-Where a message is being written when the server ends a call, grpc.aio puts an error of its own in the place of the
-server's status (https://github.com/grpc/grpc/issues/36066). So the status is noted when it comes.
+If the server ends a call while a message is being written, grpc.aio raises an error of its own instead of the server's
+status (https://github.com/grpc/grpc/issues/36066). :class:`Ending` records the status when it arrives.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import grpc
 T = TypeVar("T")
 
 WRITE_FAILED: Final = "Internal error from Core"
-"""What gRPC says of a call that ended while a message was being written."""
+"""The text of the error that gRPC raises if a call ends while a message is being written."""
 
 
 class Ending:
-    """How a call ends, to be made when it has just been opened."""
+    """Records how a call ends. Create it right after the call is opened."""
 
     def __init__(self, call: Any) -> None:
-        """Listen."""
         self._noted: grpc.aio.AioRpcError | None = None
         call.add_done_callback(self._note)
 
     def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return what the call failed for; ``raised`` is what gRPC says of it."""
+        """Return the error that the call really ended with, given the one that gRPC ``raised``."""
         if raised.details() != WRITE_FAILED or self._noted is None:
             return raised
         if self._noted.code() == grpc.StatusCode.OK or self._noted.details() == WRITE_FAILED:
@@ -43,7 +42,7 @@ class Ending:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that has nothing to wait for: the call has ended."""
+    """Return the result of a coroutine that completes without waiting, because the call has ended."""
     try:
         coroutine.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""Columns of bytes as numpy arrays, without a copy where the machine is little-endian."""
+"""Convert between numpy arrays and the columns of messages. On little-endian machines, reading makes no copy."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ _FLOAT32: Final = np.dtype("<f4")
 
 
 def id_column(ids: NDArray[np.uint64]) -> types_pb2.IdColumn:
-    """Pack ids."""
     return types_pb2.IdColumn(uint64=ids.astype("<u8", copy=False).tobytes())
 
 
 def ids_of(column: types_pb2.IdColumn, field: str) -> NDArray[np.uint64]:
-    """Read ids."""
+    """Return the ids of a column. ``field`` is its name in error messages."""
     return numbers_of(column.uint64, "<u8", f"{field}.uint64")
 
 
 def numbers_of(data: bytes, dtype: str, field: str) -> NDArray[Any]:
-    """Read numbers of a fixed size."""
+    """Return the bytes of a field as numbers of a fixed size."""
     width = np.dtype(dtype).itemsize
     if len(data) % width:
         raise FieldError(field, f"{field} has {len(data)} bytes; it must be a multiple of {width}")
@@ -36,7 +35,7 @@ def numbers_of(data: bytes, dtype: str, field: str) -> NDArray[Any]:
 
 
 def matrix(rows: NDArray[Any]) -> types_pb2.Matrix:
-    """Pack rows of numbers: in their own type where the wire has it, else as float32."""
+    """Pack rows of numbers, as float32 if the protos do not have their type."""
     dtype = rows.dtype.newbyteorder("<")
     if dtype not in _TYPE_NUMBERS:
         dtype = _FLOAT32
@@ -45,12 +44,12 @@ def matrix(rows: NDArray[Any]) -> types_pb2.Matrix:
 
 
 def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
-    """Read rows of numbers, ``[n, columns]``."""
+    """Return a matrix as an array ``[n, columns]``."""
     dtype = ELEMENT_TYPES.get(message.type)
     if dtype is None:
         known = ", ".join(f"{number} ({kind.name})" for number, kind in ELEMENT_TYPES.items())
         raise FieldError(f"{field}.type", f"{field}.type = {message.type}; choose one of {known}")
-    width, data = message.columns * dtype.itemsize, message.data  # each access to the field would copy it
+    width, data = message.columns * dtype.itemsize, message.data  # read the field once: each access copies it
     if width == 0 or len(data) % width:
         raise FieldError(
             f"{field}.data",
@@ -60,7 +59,7 @@ def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
 
 
 def payload_column(payloads: Payloads) -> types_pb2.PayloadColumn:
-    """Pack payloads that lie end to end."""
+    """Pack payloads that are stored contiguously."""
     lengths = payloads.lengths().astype("<u4")
     return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=payloads.data.tobytes())
 
@@ -72,7 +71,7 @@ def payload_list_column(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
 
 
 def payloads_of(message: types_pb2.PayloadColumn, count: int, field: str) -> Payloads:
-    """Read the payloads of ``count`` rows."""
+    """Return the payloads of ``count`` rows."""
     lengths = numbers_of(message.lengths, "<u4", f"{field}.lengths")
     if len(lengths) != count:
         raise FieldError(
@@ -81,12 +80,12 @@ def payloads_of(message: types_pb2.PayloadColumn, count: int, field: str) -> Pay
     ends, data = np.cumsum(lengths, dtype=np.uint64), message.data
     total = int(ends[-1]) if count else 0
     if total != len(data):
-        raise FieldError(f"{field}.data", f"{field}.data has {len(data)} bytes; the lengths come to {total} in all")
+        raise FieldError(f"{field}.data", f"{field}.data has {len(data)} bytes; the sum of {field}.lengths is {total}")
     return Payloads(ends, np.frombuffer(data, dtype=np.uint8))
 
 
 def payload_list_of(message: types_pb2.PayloadColumn, count: int) -> list[bytes]:
-    """Read payloads as separate byte strings; all are empty if the column has no rows."""
+    """Return payloads as separate byte strings. If the column is empty, so are all payloads."""
     lengths, data = message.lengths, message.data
     if not lengths:
         return [b""] * count

@@ -1,4 +1,4 @@
-"""What an index is and holds: settings, encoders and statistics as messages."""
+"""Convert the settings, encoder and statistics of an index to and from messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CHOICES: Final[dict[str, Words[Any]]] = {
     "durability": DURABILITIES,
     "metric": METRICS,
 }
-"""The settings that are a choice of words. They have the same names in Python and in the protos."""
+"""The settings whose values are enums in the protos. They have the same names in Python and in the protos."""
 
 
 def settings_message(bits: int | None, keep_vectors: KeptVectors | None, **choices: str) -> index_pb2.IndexSettings:
-    """Pack the settings of an index. ``bits`` None: its encoder says."""
+    """Pack the settings of an index. If ``bits`` is None, the encoder determines it."""
     numbers = {name: _CHOICES[name].number(name, word) for name, word in choices.items()}
     kept = KEPT_VECTORS.number("keep_vectors", keep_vectors)
     length = 0 if bits is None else check_bits(as_whole("bits", bits))
@@ -38,14 +38,14 @@ def settings_message(bits: int | None, keep_vectors: KeptVectors | None, **choic
 
 
 def choices_of(message: index_pb2.IndexSettings) -> dict[str, Any]:
-    """Read the settings other than bits: those that the message names, as arguments of ``create_index``."""
+    """Return the settings of a message, except ``bits`` and unset ones, as arguments of ``create_index``."""
     words = {name: words.word(f"settings.{name}", getattr(message, name)) for name, words in _CHOICES.items()}
     words["keep_vectors"] = KEPT_VECTORS.word("settings.kept_vectors", message.kept_vectors)
     return {name: word for name, word in words.items() if word is not None}
 
 
 def settings_of(message: index_pb2.Index) -> IndexSettings:
-    """Read the settings of an index that exists."""
+    """Return the settings of an existing index."""
     encoder = message.encoder
     return IndexSettings(
         message.settings.bits,
@@ -56,7 +56,7 @@ def settings_of(message: index_pb2.Index) -> IndexSettings:
 
 
 def index_message(name: str, settings: IndexSettings, encoder: Encoder | None, stats: StoreStats) -> index_pb2.Index:
-    """Describe an index."""
+    """Return the message that describes an index."""
     choices = {choice: getattr(settings, choice) for choice in _CHOICES}
     return index_pb2.Index(
         name=name,
@@ -67,7 +67,7 @@ def index_message(name: str, settings: IndexSettings, encoder: Encoder | None, s
 
 
 def stats_of(message: index_pb2.IndexStatistics) -> StoreStats:
-    """Read what an index holds."""
+    """Return the statistics of an index."""
     return StoreStats(**{field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields})
 
 

@@ -1,4 +1,4 @@
-"""Enums of the protos as the words that Python users write: ``PLAN_SWEEP`` is ``"sweep"``."""
+"""Convert between enums of the protos and the strings of the Python API: ``PLAN_SWEEP`` is ``"sweep"``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Word = TypeVar("Word", bound=str)
 
 
 class Words(Generic[Word]):
-    """The words of one enum, and their numbers."""
+    """The strings of one enum, and their numbers."""
 
     def __init__(self, enum: Any, words: tuple[Word, ...]) -> None:
-        """Match words to an enum's values; a value is named after its enum and its word."""
+        """Map each word to the enum value whose name is the enum's name followed by the word."""
         name = enum.DESCRIPTOR.name
         prefix = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in name)[1:]
         self.words = words
@@ -26,7 +26,7 @@ class Words(Generic[Word]):
         self._words = {number: word for word, number in self._numbers.items()}
 
     def number(self, argument: str, word: Word | None) -> Any:
-        """Return the number of a word, 0 for None. ``argument`` is what the user calls it."""
+        """Return the number of a word, or 0 for None. ``argument`` is the Python argument named in errors."""
         if word is None:
             return 0
         if not isinstance(word, str) or word not in self._numbers:
@@ -34,7 +34,7 @@ class Words(Generic[Word]):
         return self._numbers[word]
 
     def word(self, field: str, number: int) -> Word | None:
-        """Return the word of a number, None for 0. ``field`` is where the number was found."""
+        """Return the word of a number, or None for 0. ``field`` is the message field named in errors."""
         if number == 0:
             return None
         if number not in self._words:

@@ -1,4 +1,7 @@
-"""PEM files by which the ends of a connection know each other, judged before gRPC sees them: it would not say why."""
+"""Read certificates and keys from PEM files.
+
+The files are checked before gRPC gets them, because gRPC does not say what is wrong with a file.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,24 @@ File: TypeAlias = str | os.PathLike[str]
 
 
 def read_pair(cert: File, key: File) -> tuple[bytes, bytes]:
-    """Return a private key and its certificate, with those that lead to its authority if they are in the file."""
+    """Return a private key and its certificate chain, both as PEM."""
     data = _read(key), _read(cert)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # or it would ask for one
-    except OSError as error:  # of which SSLError is one
-        text = f"{cert} and {key} are not a certificate and its private key, as PEM without a password"
+        # Without a password, OpenSSL would prompt for one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except OSError as error:  # SSLError is a subclass
+        text = f"{cert} and {key} are not a matching certificate and private key in PEM format without a password"
         raise InvalidArgumentError(text) from error
     return data
 
 
 def read_authorities(file: File) -> bytes:
-    """Return the certificates of authorities."""
+    """Return the certificates of certificate authorities (CAs), as PEM."""
     data = _read(file)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
-    except OSError as error:  # of which SSLError is one
-        raise InvalidArgumentError(f"{file} holds no certificates of authorities as PEM") from error
+    except OSError as error:  # SSLError is a subclass
+        raise InvalidArgumentError(f"{file} has no CA certificates in PEM format") from error
     return data
 
 
@@ -37,4 +41,4 @@ def _read(file: File) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"the PEM file {file} cannot be read: {error.strerror or error}") from error
+        raise InvalidArgumentError(f"cannot read the PEM file {file}: {error.strerror or error}") from error

@@ -1,17 +1,17 @@
-"""Errors that only a service has, and the one table of error reasons that servers and clients share.
+"""Errors of remote databases, and the table that maps errors to statuses and back.
 
 ::
 
     WhammingError
     └── ServiceError                 the call failed
         ├── UnavailableError         the server cannot be reached, or is shutting down
-        ├── DeadlineError            no answer in time
-        ├── OverloadedError          the server takes on no more; try again later
-        ├── AnswerTooLargeError      an answer does not fit into one message; ask for less
-        └── LocalOnlyError           the network cannot do this yet; a database in this process can
+        ├── DeadlineError            the deadline passed
+        ├── OverloadedError          the server is overloaded; try again later
+        ├── AnswerTooLargeError      the answer does not fit into one message; request less
+        └── LocalOnlyError           remote databases do not support this; local ones do
 
-A server turns an error into a status by the first row of :data:`TABLE` that matches its type. A client turns the
-status's reason back into the row's type. So an error is of the same type in this process and on a server.
+The server looks up an error's type in :data:`TABLE` to get a status code and a reason. The client looks up the reason
+to get the type back. So an operation raises the same type of error on a local and on a remote database.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from whamming.wire.fields import FieldError
 
 
 class ServiceError(WhammingError):
-    """A call failed for a reason that only a remote database has."""
+    """A call failed for a reason that only remote databases have."""
 
 
 class UnavailableError(ServiceError):
@@ -45,27 +45,27 @@ class UnavailableError(ServiceError):
 
 
 class DeadlineError(ServiceError, TimeoutError):
-    """There was no answer in time."""
+    """The deadline passed before the server answered."""
 
 
 class OverloadedError(ServiceError):
-    """The server takes on no more. Try again later."""
+    """The server is overloaded. Try again later."""
 
 
 class AnswerTooLargeError(ServiceError):
-    """An answer does not fit into one message. Ask for less."""
+    """The answer does not fit into one message. Request less."""
 
 
 class LocalOnlyError(ServiceError, NotImplementedError):
-    """The network cannot do this yet; a database in this process can."""
+    """Remote databases do not support this yet. Local databases do."""
 
 
 class NoTablesError(InvalidArgumentError):
-    """The probe plan was asked of an index without tables."""
+    """A query asked for the probe plan, but the index has no tables."""
 
 
 class NoEncoderError(InvalidArgumentError):
-    """Vectors were given to an index without an encoder, or re-ranking to one that keeps no vectors."""
+    """A request has vectors but the index has no encoder, or asks for re-ranking but the index keeps no vectors."""
 
 
 TABLE: Final[tuple[tuple[type[BaseException], int, error_pb2.ErrorReason], ...]] = (
@@ -89,20 +89,20 @@ TABLE: Final[tuple[tuple[type[BaseException], int, error_pb2.ErrorReason], ...]]
     (UnavailableError, code_pb2.UNAVAILABLE, error_pb2.ERROR_REASON_SHUTTING_DOWN),
     (ServiceError, code_pb2.INTERNAL, error_pb2.ERROR_REASON_INTERNAL),
 )
-"""The first row that matches an error's type counts; of a reason's rows, the first."""
+"""Error type, status code, reason. The first row that matches an error's type, or a reason, is used."""
 
 DOMAIN: Final = "whamming"
-"""Of ErrorInfo."""
+"""The domain of ErrorInfo."""
 PREFIX: Final = "ERROR_REASON_"
 
 _TYPES: Final = {reason: kind for kind, _, reason in reversed(TABLE)}
 
 
 def error_of(reason: int, message: str, field: str = "") -> WhammingError:
-    """Return the error that a server has refused something with."""
+    """Return the exception for an error that a server reported."""
     kind = _TYPES.get(reason, ServiceError)  # type: ignore[call-overload]
     error: BaseException
-    if kind is WriterBusyError:  # a client has no files of its own: to it, the server is busy
+    if kind is WriterBusyError:  # for a client, this means that the server is busy
         error = UnavailableError(message)
     elif field and kind is InvalidArgumentError:
         error = FieldError(field, message)
@@ -113,6 +113,6 @@ def error_of(reason: int, message: str, field: str = "") -> WhammingError:
 
 
 def reason_named(name: str) -> int:
-    """Return the number of a reason, given as in ErrorInfo; 0 for one that this version does not know."""
+    """Return the ErrorReason for a ``reason`` of ErrorInfo, or 0 if this version does not know it."""
     value = error_pb2.ErrorReason.DESCRIPTOR.values_by_name.get(PREFIX + name)
     return 0 if value is None else value.number

@@ -1,4 +1,4 @@
-"""What queries have cost, as columns of messages."""
+"""Convert the statistics of queries to and from columns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from whamming.v1 import search_pb2
 from whamming.wire.enums import PLANS
 
 NO_STATS = Stats("auto", False, 0, 0, 0, 0, 0, 0, 0, 0.0)
-"""Of a query that ended before it began."""
+"""The statistics of a query that ended before it started."""
 
 _PLAN_NUMBERS = {word: PLANS.number("plan", word) for word in PLANS.words}
 
 
 def add_statistics(columns: search_pb2.StatisticsColumns, stats: Sequence[Stats], elapsed: Sequence[float]) -> None:
-    """Append an entry per query to each column."""
+    """Append one entry per query to each column."""
     if not stats:
         return
     plans, switched, rounds, buckets, nonempty, candidates, verified, blocks, planes, seconds = zip(*stats, strict=True)
@@ -35,7 +35,7 @@ def add_statistics(columns: search_pb2.StatisticsColumns, stats: Sequence[Stats]
 
 
 def stats_at(columns: search_pb2.StatisticsColumns, row: int) -> Stats:
-    """Read one entry; of columns that were not sent, zeros."""
+    """Return the statistics in one row. They are zero if the server sent none."""
     if not columns.plans:
         return NO_STATS
     return Stats(
@@ -53,18 +53,16 @@ def stats_at(columns: search_pb2.StatisticsColumns, row: int) -> Stats:
 
 
 class RemoteStats(Sequence[Stats]):
-    """The statistics of a batch's queries; each is read when it is asked for."""
+    """The statistics of the queries of a batch, read from messages on access."""
 
     def __init__(self, places: Sequence[tuple[search_pb2.StatisticsColumns, int] | None]) -> None:
-        """Say per query in which columns and which row its statistics are; None: it has none."""
+        """Give the columns and row of each query's statistics, or None if it has none."""
         self._places = places
 
     def __repr__(self) -> str:
-        """Describe the statistics in a line."""
         return f"RemoteStats({counted(len(self), 'query', 'queries')})"
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self._places)
 
     @overload
@@ -72,12 +70,10 @@ class RemoteStats(Sequence[Stats]):
     @overload
     def __getitem__(self, query: slice) -> RemoteStats: ...
     def __getitem__(self, query: int | slice) -> Any:
-        """Return the statistics of one query, or of several."""
         if isinstance(query, slice):
             return RemoteStats(self._places[query])
         place = self._places[query]
         return NO_STATS if place is None else stats_at(*place)
 
     def __iter__(self) -> Iterator[Stats]:
-        """Yield the statistics of each query."""
         return (self[query] for query in range(len(self)))

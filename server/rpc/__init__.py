@@ -1,1 +1,1 @@
-"""gRPC: from services in the protos to handlers, from errors to statuses."""
+"""The gRPC services: handlers of the rpcs, and the translation of errors to statuses."""

@@ -1,4 +1,4 @@
-"""How many calls are served at once."""
+"""Limit the number of concurrent calls."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 
 class Admission:
-    """Counts the calls under way. Refuses more than a limit, and any while the server shuts down."""
+    """Counts running calls. Refuses calls above a limit, and all calls during shutdown."""
 
     def __init__(self, limit: int) -> None:
-        """Start with none."""
         self._limit = limit
         self.count = 0
         self.peak = 0
-        """Calls at once, since it was last reset."""
+        """The highest count since it was last reset."""
         self.closed = False
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Serve one call."""
+        """Count one call for the duration of a ``with`` block, or refuse it."""
         if self.closed:
-            raise UnavailableError("the server is shutting down; try again, it may come back")
+            raise UnavailableError("the server is shutting down; try again later")
         if self.count >= self._limit:
-            raise OverloadedError(f"{self.count} calls are under way, at most {self._limit}; try again later")
+            raise OverloadedError(f"{self.count} calls are running, the maximum is {self._limit}; try again later")
         self.count += 1
         self.peak = max(self.peak, self.count)
         try:

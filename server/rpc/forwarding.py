@@ -1,4 +1,4 @@
-"""Calls passed on to another server process as they are, byte for byte: where several share a database, one writes."""
+"""Forward calls from a reader process to the writer process, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from whamming.wire.call_status import Ending
 
 
 class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves some methods by calling them elsewhere."""
+    """Handles some methods by forwarding them to another server."""
 
     def __init__(self, target: str, methods: Set[str]) -> None:
-        """Connect to ``target`` when the first call comes; ``methods`` are as in ``/package.Service/Method``."""
+        """Connect to ``target`` on the first call. ``methods`` have the form ``/package.Service/Method``."""
         self._methods = methods
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self._channel = grpc.aio.insecure_channel(target, options=unlimited)
 
     def service(self, details: Any) -> Any:
-        """Return the handler of a method that is passed on; None: it is not."""
+        """Return the handler of a forwarded method, or None for any other method."""
         if details.method not in self._methods:
             return None
         method: str = details.method
@@ -43,11 +43,10 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
                     sending.cancel()
                     call.cancel()
 
-        # On the wire a single message is a stream of one, so that one way serves every kind of method.
+        # In HTTP/2 a unary message is a stream of one message, so a streaming handler works for every kind of method.
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._channel.close()
 
 
@@ -57,4 +56,4 @@ async def _send(call: Any, requests: AsyncIterator[bytes]) -> None:
             await call.write(data)
         await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
-        pass  # reading tells why
+        pass  # the loop that reads responses gets the error

@@ -1,4 +1,4 @@
-"""``whamming.v1.IndexService``: making, describing, maintaining and removing indexes."""
+"""``whamming.v1.IndexService``: creates, describes, maintains and deletes indexes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ from whamming.wire.enums import ENCODER_KINDS
 from whamming.wire.fields import FieldError, in_field
 
 PAGE: Final = 100
-"""Indexes per page, unless the request says."""
+"""Default number of indexes per page."""
 MAX_PAGE: Final = 1000
 PROGRESS_SECONDS: Final = 0.2
 
 
 class IndexService:
-    """Check, call, translate."""
+    """Handlers that check the request, call the database and build the response. The proto documents the rpcs."""
 
     def __init__(self, storage: StorageThreads) -> None:
-        """Serve a database."""
         self._storage = storage
 
     async def CreateIndex(  # noqa: N802 - the name in the proto
         self, request: index_pb2.CreateIndexRequest, context: Context
     ) -> index_pb2.CreateIndexResponse:
-        """Make an index."""
         described = choices_of(request.settings) | _encoder_of(request)
         bits = request.settings.bits or None
         with in_field("name"):
@@ -50,20 +48,18 @@ class IndexService:
                 index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return _description(index)
 
-        run = self._storage.run_slowly if "encoder" in described else self._storage.run  # fitting takes its time
+        run = self._storage.run_long if "encoder" in described else self._storage.run  # fitting may take minutes
         return index_pb2.CreateIndexResponse(index=await run(create))
 
     async def GetIndex(  # noqa: N802
         self, request: index_pb2.GetIndexRequest, context: Context
     ) -> index_pb2.GetIndexResponse:
-        """Describe an index."""
         index = await self._storage.index(request.name, "name")
         return index_pb2.GetIndexResponse(index=await self._storage.run(_description, index))
 
     async def ListIndexes(  # noqa: N802
         self, request: index_pb2.ListIndexesRequest, context: Context
     ) -> index_pb2.ListIndexesResponse:
-        """List a page of indexes."""
         size = request.page_size or PAGE
         if size > MAX_PAGE:
             raise FieldError("page_size", f"page_size = {size}; at most {MAX_PAGE}, or 0 for {PAGE}")
@@ -74,7 +70,7 @@ class IndexService:
             listed = names[:size]
             indexes = []
             for name in listed:
-                with contextlib.suppress(NotFoundError, ClosedError):  # it has been dropped meanwhile
+                with contextlib.suppress(NotFoundError, ClosedError):  # deleted in the meantime
                     indexes.append(_description(database.index(name)))
             more = listed[-1] if len(names) > size else ""
             return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
@@ -84,7 +80,6 @@ class IndexService:
     async def DeleteIndex(  # noqa: N802
         self, request: index_pb2.DeleteIndexRequest, context: Context
     ) -> index_pb2.DeleteIndexResponse:
-        """Remove an index."""
         if not request.name:
             raise FieldError("name", "name is empty; give the name of an index")
         await self._storage.run(self._storage.database.drop_index, request.name)
@@ -93,7 +88,6 @@ class IndexService:
     async def SealIndex(  # noqa: N802
         self, request: index_pb2.SealIndexRequest, context: Context
     ) -> AsyncIterator[index_pb2.SealIndexResponse]:
-        """Seal an index."""
         index = await self._storage.index(request.name, "name")
         async for share in self._progress(index.seal):
             yield index_pb2.SealIndexResponse(progress=share)
@@ -102,7 +96,6 @@ class IndexService:
     async def CompactIndex(  # noqa: N802
         self, request: index_pb2.CompactIndexRequest, context: Context
     ) -> AsyncIterator[index_pb2.CompactIndexResponse]:
-        """Compact an index."""
         index = await self._storage.index(request.name, "name")
         async for share in self._progress(index.compact):
             yield index_pb2.CompactIndexResponse(progress=share)
@@ -111,7 +104,6 @@ class IndexService:
     async def FlushIndex(  # noqa: N802
         self, request: index_pb2.FlushIndexRequest, context: Context
     ) -> index_pb2.FlushIndexResponse:
-        """Wait for writes that are not durable yet."""
         index = await self._storage.index(request.name, "name")
         await self._storage.run(index.flush)
         return index_pb2.FlushIndexResponse()
@@ -119,21 +111,21 @@ class IndexService:
     async def GetEncoder(  # noqa: N802
         self, request: index_pb2.GetEncoderRequest, context: Context
     ) -> index_pb2.GetEncoderResponse:
-        """Export an encoder."""
         index = await self._storage.index(request.name, "name")
         encoder = need_encoder(index)
         return index_pb2.GetEncoderResponse(fitted_encoder=await self._storage.run(encoder.to_bytes))
 
     async def _progress(self, work: Callable[[Callable[[float], None]], None]) -> AsyncIterator[float]:
-        """Do work in a thread; yields the share done now and then."""
+        """Run work in a thread, and yield the fraction done at intervals."""
         latest = 0.0
 
         def report(share: float) -> None:
             nonlocal latest
             latest = share
 
-        working = asyncio.ensure_future(self._storage.run_slowly(work, report))
-        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks any more
+        working = asyncio.ensure_future(self._storage.run_long(work, report))
+        # Retrieve the exception even if the client is gone, or asyncio would log it.
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not (await asyncio.wait([working], timeout=PROGRESS_SECONDS))[0]:
             yield min(latest, 0.999)
         await working
@@ -144,7 +136,7 @@ def _description(index: StoredIndex) -> index_pb2.Index:
 
 
 def _encoder_of(request: index_pb2.CreateIndexRequest) -> dict[str, Any]:
-    """Return the arguments of ``create_index`` that are about an encoder; none if there is to be none."""
+    """Return the arguments of ``create_index`` that describe the encoder. Empty: no encoder."""
     wanted = request.encoder
     if request.fitted_encoder:
         if request.HasField("encoder"):

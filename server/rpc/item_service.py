@@ -1,4 +1,4 @@
-"""``whamming.v1.ItemService``: writing, reading and exporting items."""
+"""``whamming.v1.ItemService``: writes, reads and exports items."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ from whamming.wire.items import items_message
 from whamming.wire.service_errors import AnswerTooLargeError
 
 SCAN_ROWS: Final = 10_000
-"""Items per message of Scan, unless the request says."""
+"""Default number of items per message of Scan."""
 MAX_SCAN_ROWS: Final = 100_000
 GET_ROWS: Final = 256
-"""Items are looked up so many at a time: 16 MiB of payloads at most."""
+"""Items that Get looks up at a time. Their payloads have at most 16 MiB."""
 SCAN_MESSAGE_BYTES: Final = 1 << 21
-"""What messages to clients stay below, about: half of what gRPC's clients accept by default."""
+"""Approximate maximum size of a message of Scan: half of what gRPC clients accept by default."""
 GET_ANSWER_BYTES: Final = 3 << 20
-"""Of items in the one message of Get."""
+"""Maximum size of the items in a response of Get."""
 
 
 class ItemService:
-    """Check, call, translate."""
+    """Handlers that check the request, call the database and build the response. The proto documents the rpcs."""
 
     def __init__(self, storage: StorageThreads) -> None:
-        """Serve a database."""
         self._storage = storage
 
     async def Upsert(  # noqa: N802 - the name in the proto
         self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse]
     ) -> None:
-        """Write batches one after the other, in the order in which they arrive."""
         index: StoredIndex | None = None
         while (request := await receive()) is not None:
             if index is None or (request.index and request.index != index.name):
@@ -50,7 +48,6 @@ class ItemService:
     async def Delete(  # noqa: N802
         self, request: item_pb2.DeleteRequest, context: Context
     ) -> item_pb2.DeleteResponse:
-        """Remove items."""
         index = await self._storage.index(request.index)
         durability = DURABILITIES.word("durability", request.durability)
         ids = ids_of(request.ids, "ids")
@@ -58,14 +55,12 @@ class ItemService:
         return item_pb2.DeleteResponse(count=count)
 
     async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802
-        """Look items up."""
         index = await self._storage.index(request.index)
         return await self._storage.run(_get, index, request)
 
     async def Scan(  # noqa: N802
         self, request: item_pb2.ScanRequest, context: Context
     ) -> AsyncIterator[item_pb2.ScanResponse]:
-        """Stream all items."""
         index = await self._storage.index(request.index)
         size = request.batch_size or SCAN_ROWS
         if size > MAX_SCAN_ROWS:
@@ -79,7 +74,7 @@ class ItemService:
 
 
 def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
-    """Write one batch. Returns how many items it has."""
+    """Write one batch. Returns its number of items."""
     items, durability = request.items, DURABILITIES.word("durability", request.durability)
     ids = ids_of(items.ids, "items.ids")
     codes = vectors = payloads = None
@@ -96,10 +91,10 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
             raise FieldError(
                 "items.codes",
                 f"items.codes has {len(data)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits have "
-                f"{width} each, {len(ids) * width} in all",
+                f"{width} each, {len(ids) * width} in total",
             )
         codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
-    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # all else has been checked
+    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # the other fields are valid
         index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
     return len(ids)
 
@@ -109,7 +104,7 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
     codes, payloads, found = [], [], []
     size = len(ids) * (9 + index.settings.code_bytes)
     first = 0
-    while first < len(ids) and size <= GET_ANSWER_BYTES:  # the payloads of an id that repeats add up
+    while first < len(ids) and size <= GET_ANSWER_BYTES:  # repeated ids count every time
         items = snapshot.get(ids[first : first + GET_ROWS])
         size += sum(map(len, items.payloads))
         codes.append(items.codes.tobytes())
@@ -117,7 +112,7 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
         payloads += items.payloads
         first += GET_ROWS
     if size > GET_ANSWER_BYTES:
-        raise AnswerTooLargeError(f"{len(ids)} items have more than {GET_ANSWER_BYTES} bytes; ask for fewer at once")
+        raise AnswerTooLargeError(f"{len(ids)} items have more than {GET_ANSWER_BYTES} bytes; request fewer at once")
     answer = item_pb2.GetResponse(found=b"".join(found))
     answer.items.ids.CopyFrom(request.ids)
     answer.items.codes = b"".join(codes)
@@ -127,7 +122,7 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
 
 
 def _message_sized(rows: Rows) -> Iterator[Rows]:
-    """Yield rows in pieces whose payloads fit into a message."""
+    """Split rows into parts whose payloads fit into one message."""
     first = 0
     while first < len(rows):
         last = len(rows)

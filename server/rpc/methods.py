@@ -1,7 +1,7 @@
-"""From a service's description in the protos to the handlers that gRPC calls.
+"""Build gRPC handlers from the services that the protos describe.
 
-Every handler is the same three moves: read the message, call the service, turn an error into a status. Messages are
-read here rather than by gRPC, so that bytes that are not a message get a status that says so.
+Every handler does the same three things: parse the message, call the service, translate errors to statuses. Messages
+are parsed here and not by gRPC, so that a client that sends invalid bytes gets a status that says so.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
 
 Context: TypeAlias = Any
-"""A ``grpc.aio.ServicerContext``; gRPC has no types of its own."""
+"""A ``grpc.aio.ServicerContext``. gRPC has no type hints."""
 
 M = TypeVar("M")
 Receive = Callable[[], Awaitable[M | None]]
-"""Returns the next message of a stream; None: the client has no more."""
+"""Returns the next message of a stream, or None if the client has closed its side."""
 Send = Callable[[M], Awaitable[None]]
 """Sends a message on a stream."""
 
 
 def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
-    """Return the handler of a service, given an object that has its methods by the same names.
+    """Return the handler of a service. ``implementation`` has a method for each rpc, with the same name.
 
-    ``admit`` returns a context manager that each call is served within; it raises where there are too many calls.
+    ``admit`` returns a context manager that wraps each call. It raises if there are too many calls.
     """
     methods = {method.name: _method(method, getattr(implementation, method.name), admit) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)
@@ -44,7 +44,7 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
             return kind.FromString(data)
         except DecodeError as error:
             raise FieldError(
-                "request", f"{len(data)} bytes are not a {method.input_type.full_name}: {error}"
+                "request", f"{len(data)} bytes are not a valid {method.input_type.full_name}: {error}"
             ) from error
 
     async def answer(data: bytes, context: Context) -> bytes:
@@ -54,8 +54,8 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
                     response: Message = await call(read(data), context)
                     return response.SerializeToString()
             finally:
-                data = b""  # gRPC may keep this frame; see reporting
-        raise AssertionError("unreachable: reporting has ended the call")
+                data = b""  # gRPC may keep this frame alive; see reporting
+        raise AssertionError("unreachable: reporting has aborted the call")
 
     async def stream(data: bytes, context: Context) -> None:
         async with reporting(context):

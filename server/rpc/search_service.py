@@ -1,4 +1,4 @@
-"""``whamming.v1.SearchService``: streams of queries, and single ones."""
+"""``whamming.v1.SearchService``: searches streams of queries, and single queries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from whamming.server.search.searcher import Searcher
 from whamming.v1 import search_pb2
 
 ONCE_ANSWER_BYTES: Final = 3 << 20
-"""Of hits in the one message of SearchOnce."""
+"""Maximum size of the hits in a response of SearchOnce."""
 
 
 class SearchService:
-    """Check, call, translate."""
+    """Creates a :class:`SearchCall` per call, and stops them all on shutdown. The proto documents the rpcs."""
 
     def __init__(self, searcher: Searcher, config: Config) -> None:
-        """Search with a searcher."""
         self._searcher = searcher
         self._config = config
         self._options_of = OptionsReader(config.max_k)
@@ -30,7 +29,6 @@ class SearchService:
     async def Search(  # noqa: N802 - the name in the proto
         self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse]
     ) -> None:
-        """Serve a stream of queries."""
         call = self._call()
         try:
             await call.run(receive, send)
@@ -40,7 +38,6 @@ class SearchService:
     async def SearchOnce(  # noqa: N802
         self, request: search_pb2.SearchOnceRequest, context: Context
     ) -> search_pb2.SearchOnceResponse:
-        """Search one query."""
         call = self._call()
         try:
             return await search_once(request, call, ONCE_ANSWER_BYTES)
@@ -59,12 +56,12 @@ class SearchService:
         return call
 
     def expire(self) -> None:
-        """Stop queries that hold a snapshot for too long."""
+        """Stop queries that have held a snapshot for too long."""
         for call in list(self._calls):
             call.expire()
 
     def drain(self) -> None:
-        """Let queries under way finish, and take no more."""
+        """Let running queries finish, and accept no more."""
         for call in list(self._calls):
             call.drain()
 

@@ -1,7 +1,7 @@
-"""Errors as gRPC statuses with details that programs can read.
+"""Report errors to clients as gRPC statuses with machine-readable details.
 
-A status carries a ``google.rpc.ErrorInfo`` (domain ``whamming``, a stable reason), a ``BadRequest`` that names the
-field at fault if there is one, and a ``RetryInfo`` where trying again later makes sense.
+A status has a ``google.rpc.ErrorInfo`` with the domain ``whamming`` and a stable reason. It has a ``BadRequest`` if one
+field is at fault, and a ``RetryInfo`` if a retry may succeed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whamming.wire.service_errors import DOMAIN, PREFIX
 
 
 def status_of(failure: Failure) -> status_pb2.Status:
-    """Return the rich status of a failure."""
+    """Return the status of a failure, with its details."""
     reason = error_pb2.ErrorReason.Name(failure.reason).removeprefix(PREFIX)
     details: list[Any] = [error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)]
     if failure.field:
@@ -40,34 +40,35 @@ def status_of(failure: Failure) -> status_pb2.Status:
 
 
 class reporting:  # noqa: N801 - used like a function
-    """Ends the call with the status of an error raised inside. If the client has gone, ends it silently."""
+    """Async context manager that ends the call with the status of an error raised inside.
+
+    If the client is gone, it ends the call silently.
+    """
 
     __slots__ = ("_context",)
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
-        """Report to the client of a call."""
         self._context = context
 
     async def __aenter__(self) -> None:
-        """Enter the context."""
+        pass
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Leave it."""
         if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
             return
         try:
             if isinstance(error, grpc.aio.InternalError):
                 raise error
             status = rpc_status.to_status(status_of(failure_of(error)))
-            # gRPC's context keeps the error that aborts the call, which leads to this one and those before it: with
-            # their tracebacks they would keep the call's messages alive until the garbage collector runs.
+            # gRPC keeps the error that aborts the call, and through it this error and its causes. Their tracebacks
+            # would keep the call's messages alive until the garbage collector runs, so drop them.
             del trace
             earlier: BaseException | None = error
             while earlier is not None:
                 earlier.__traceback__ = None
                 earlier = earlier.__context__
             await self._context.abort_with_status(status)
-        except grpc.aio.InternalError as lost:  # nothing could be written to the client
+        except grpc.aio.InternalError as lost:  # the client is gone
             raise asyncio.CancelledError from lost
 
 
@@ -75,7 +76,6 @@ class _LostClients(logging.Filter):
     """Drops log records about messages that could not be written to a client."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to keep a record."""
         return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
 
 
@@ -83,5 +83,5 @@ _LOST_CLIENTS: Final = _LostClients()
 
 
 def silence_lost_clients() -> None:
-    """Keep gRPC from logging an error when a client goes away just as its call ends."""
+    """Stop gRPC from logging an error when a client disconnects just as its call ends."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_LOST_CLIENTS)

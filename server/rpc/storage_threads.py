@@ -1,4 +1,4 @@
-"""The database as the event loop reaches it: every call runs in a thread."""
+"""Run blocking database calls in threads, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from whamming.wire.fields import FieldError, in_field
 T = TypeVar("T")
 
 BLOCKING_THREADS: Final = 16
-"""Calls that read or write storage at once; a group of writes shares a commit."""
+"""Threads for reads and writes. Concurrent writes share a commit."""
 SLOW_THREADS: Final = 2
-"""Seals, compactions and fits at once."""
+"""Threads for seals, compactions and the fitting of encoders."""
 
 
 class StorageThreads:
-    """A database, and the threads that call it."""
+    """A database, and thread pools to call it from the event loop."""
 
     def __init__(self, database: Database) -> None:
-        """Start threads when they are needed."""
         self.database = database
         self._threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="whamming-storage")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-maintain")
@@ -31,18 +30,18 @@ class StorageThreads:
         """Call a function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
-    async def run_slowly(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function that may take minutes, in a thread that short calls do not wait for."""
+    async def run_long(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function that may take minutes, in a separate thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, call, *args)
 
     async def index(self, name: str, field: str = "index") -> StoredIndex:
-        """Return an index."""
+        """Return an index by name. ``field`` is the request field named in errors."""
         if not name:
             raise FieldError(field, f"{field} is empty; give the name of an index")
         with in_field(field):
             return await self.run(self.database.index, name)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running calls."""
         self._threads.shutdown()
         self._slow_threads.shutdown(cancel_futures=True)

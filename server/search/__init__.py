@@ -1,4 +1,4 @@
-"""The life of a query on the server, without a word of gRPC.
+"""How the server searches queries. Nothing here depends on gRPC.
 
 ::
 

@@ -1,7 +1,7 @@
-"""One Search call: requests come in, queries are searched, results go out.
+"""One Search call: it receives requests, has their queries searched, and sends the results.
 
-The event loop only registers queries and moves messages. Opening the index, taking the snapshot, reading costs and
-searching are done by workers, but for short queries of a server that has nothing else to do.
+The event loop only registers queries and moves messages. Workers open the index, take the snapshot, compute the costs
+and search. Only short queries on an idle server run in the event loop.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
-"""Of requests with queries under way on one call. A single request may have more."""
+"""Limit on the size of all requests with running queries on one call. A single request may be larger."""
 
 
 class SearchCall:
-    """A call of Search. Its lock guards its queries, their states and the send buffer."""
+    """A Search call. ``lock`` guards its queries, their states and the send buffer."""
 
     def __init__(self, searcher: Searcher, options_of: OptionsReader, *, max_queries: int, buffer_bytes: int) -> None:
-        """Start without queries, in the event loop that the call runs in."""
+        """Create a call without queries. Must be called in the event loop of the call."""
         self.lock = threading.Lock()
         self.flow = Flow()
         self.buffer = SendBuffer(buffer_bytes, self.lock)
         self.blocked: list[Query] = []
-        """Queries that wait for room in the buffer."""
+        """Queries that wait for room in the send buffer."""
         self._searcher = searcher
         self._options_of = options_of
         self._max_queries = max_queries
         self._queries: dict[int, Query] = {}
-        """Under way, by id."""
+        """Running queries by id."""
         self.waiting_for_credit: dict[int, Query] = {}
-        """Those that wait for credit, the longest first."""
+        """Queries that wait for credit, in the order in which they blocked."""
         self._request_bytes = 0
-        """Of the requests that have queries under way."""
+        """Size of the requests that have running queries."""
         self._stopped: EndReason | None = None
         self._draining = False
         self._reading = True
@@ -56,7 +56,7 @@ class SearchCall:
         receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]],
         send: Callable[[search_pb2.SearchResponse], Awaitable[None]],
     ) -> None:
-        """Serve the call until the client has no more requests and all queries have ended."""
+        """Serve the call until the client has closed its side and all queries have ended."""
         reader = asyncio.create_task(self._read(receive))
         try:
             while some := await self.next_results():
@@ -66,13 +66,13 @@ class SearchCall:
             self.close()
 
     async def next_results(self) -> list[Results]:
-        """Return what goes into the next message; none at the end. Raises the error that ends the call."""
+        """Return the results of the next message, or an empty list at the end. Raises the error that ends the call."""
         some = await self.buffer.take()
         self._resume_blocked()
         return some
 
     def close(self) -> None:
-        """Stop all queries; nobody reads their results any more."""
+        """Stop all queries and discard their results."""
         self.buffer.discard()
         self.stop(results.CANCELLED)
 
@@ -91,14 +91,14 @@ class SearchCall:
                 elif kind == "grant":
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
-                    raise FieldError("request", "a request is empty; it must have queries, a cancel or a grant")
-        except Exception as error:  # kept in no variable: with its traceback it would keep this call's messages alive
+                    raise FieldError("request", "the request is empty; it must have queries, cancel or grant")
+        except Exception as error:  # not stored: its traceback would keep messages alive
             self.close_requests(error)
         else:
             self.close_requests()
 
     def close_requests(self, error: Exception | None = None) -> None:
-        """Take no more requests: end the call when all queries have ended, or at once with an error."""
+        """Accept no more requests. The call ends when all queries have ended, or at once if there is an ``error``."""
         with self.lock:
             self._reading = False
             if error is not None:
@@ -106,7 +106,7 @@ class SearchCall:
             self._finish_if_done()
 
     def add(self, message: search_pb2.QueryBatch) -> None:
-        """Register the queries of a message and have them searched. Raises where the message makes no sense."""
+        """Register the queries of a batch and submit them. Raises :class:`FieldError` if the call must end."""
         query_ids = message.query_ids
         count, limit = len(query_ids), self._max_queries
         if not 1 <= count <= limit:
@@ -138,15 +138,15 @@ class SearchCall:
             self._refuse([End(query.id, reason, resume=query.after) for query in queries])
 
     def _overload(self, count: int, nbytes: int) -> OverloadedError | None:
-        """Return why no more queries can be taken; None: they can. Called with the lock held."""
+        """Return the error for queries above the limits of a call, or None. Called with the lock held."""
         under_way, limit = len(self._queries) + count, self._max_queries
         if under_way > limit:
             return OverloadedError(
-                f"{under_way} queries would be under way on this call; at most {limit}: wait for some to end"
+                f"{under_way} queries would be running on this call; the maximum is {limit}: wait for some to end"
             )
         if self._request_bytes and self._request_bytes + nbytes > MAX_REQUEST_BYTES:
             return OverloadedError(
-                f"queries of {self._request_bytes + nbytes} bytes would be under way on this call; at most "
+                f"the running queries of this call would have {self._request_bytes + nbytes} bytes; the maximum is "
                 f"{MAX_REQUEST_BYTES}: wait for some to end"
             )
         return None
@@ -155,25 +155,25 @@ class SearchCall:
         seen = set(query_ids)
         if len(seen) < len(query_ids) or not seen.isdisjoint(self._queries):
             used = next(i for row, i in enumerate(query_ids) if i in self._queries or i in query_ids[:row])
-            raise FieldError("queries.query_ids", f"query id {used} is in use by a query under way; choose another")
+            raise FieldError("queries.query_ids", f"query id {used} is in use by a running query; choose another")
 
     def _refuse(self, ended: Sequence[End]) -> None:
-        """End queries that were not registered."""
+        """Send the ends of queries that were not registered."""
         with self.lock:
             self._check_unused([end.query_id for end in ended])
             self.buffer.put(results.ends(ended))
 
     def cancel(self, query_ids: Sequence[int]) -> None:
-        """Stop some queries."""
+        """Stop some queries. Unknown ids are ignored."""
         count, limit = len(query_ids), self._max_queries
         if count > limit:
-            raise FieldError("cancel.query_ids", f"{count} queries to cancel; at most {limit} can be under way")
+            raise FieldError("cancel.query_ids", f"{count} queries to cancel; the maximum is {limit}")
         with self.lock:
             found = [self._queries[query_id] for query_id in query_ids if query_id in self._queries]
         self._stop(found, results.CANCELLED)
 
     def grant(self, query_id: int, hits: int) -> None:
-        """Let a query send more hits."""
+        """Allow a query to send more hits."""
         with self.lock:
             query = self._queries.get(query_id)
             woken = query is not None and query.grant(hits)
@@ -183,20 +183,20 @@ class SearchCall:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let the queries under way finish, take no more, and end the call then."""
+        """Let running queries finish, accept no more, and then end the call."""
         with self.lock:
             self._draining = True
             self._finish_if_done()
 
     def stop(self, reason: EndReason) -> None:
-        """Make all queries end soon, and take no more."""
+        """Stop all queries, and accept no more."""
         with self.lock:
             self._stopped = self._stopped or reason
             queries = list(self._queries.values())
         self._stop(queries, reason)
 
     def expire(self) -> None:
-        """Stop queries that hold a snapshot for too long."""
+        """Stop queries that have held a snapshot for too long."""
         with self.lock:
             stale = [query for query in self._queries.values() if query.is_stale]
         self._stop(stale, results.SNAPSHOT_EXPIRED)
@@ -212,12 +212,15 @@ class SearchCall:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def send(self, some: Results) -> None:
-        """Take results. Any thread may call this."""
+        """Put results into the send buffer. Any thread may call this."""
         with self.lock:
             self._put(some)
 
     def _put(self, some: Results) -> None:
-        """Take results, with the lock held, so that a client that has read a query's end can use its id again."""
+        """Put results into the send buffer, and unregister queries that end. Called with the lock held.
+
+        Both happen under one lock, so a client that has read the end of a query can reuse its id.
+        """
         self.buffer.put(some)
         if some.ends:
             for end in some.ends:
@@ -232,7 +235,7 @@ class SearchCall:
                 self._request_bytes -= query.request.nbytes
 
     def _resume_blocked(self) -> None:
-        """Let queries go on that waited for room."""
+        """Resume queries that waited for room in the send buffer."""
         if not self.blocked or not self.buffer.has_room():
             return
         with self.lock:
@@ -245,5 +248,5 @@ class SearchCall:
             return
         if not self._reading:
             self.buffer.finish()
-        elif self._draining:  # the client may have sent queries that have not arrived
+        elif self._draining:  # the client may have sent queries that have not arrived yet
             self.buffer.finish(last=UnavailableError("the server is shutting down; send the queries again"))

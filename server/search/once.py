@@ -1,4 +1,4 @@
-"""SearchOnce: a call of one query whose answer is a single message, row by row."""
+"""SearchOnce: a call with one query, answered by one message."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _FIELDS: Final = {
     "vectors": "vector",
     "after_distances": "after.distance",
 }
-"""What the fields of a batch are called in a request of SearchOnce."""
+"""Fields of QueryBatch that have another name in SearchOnceRequest, for error messages."""
 
 
 async def search_once(
     request: search_pb2.SearchOnceRequest, call: SearchCall, max_bytes: int
 ) -> search_pb2.SearchOnceResponse:
-    """Search one query on a call of its own and return all its hits. Raises what kept it from ending well."""
+    """Search one query on a call of its own, and return all its hits. Raises the query's error if it fails."""
     options = request.options
     if not options.HasField("k") and not options.HasField("radius"):
-        raise FieldError("options", "neither k nor radius is set; set one, or use the streaming Search")
+        raise FieldError("options", "neither k nor radius is set; set one of them, or use the streaming Search")
     try:
         call.add(_batch(request))
         call.close_requests()
@@ -42,7 +42,7 @@ async def search_once(
             size += sum(part.nbytes for part in some)
             if size > max_bytes:
                 raise AnswerTooLargeError(
-                    f"the answer has more than {max_bytes} bytes; ask for fewer hits, or use the streaming Search"
+                    f"the answer has more than {max_bytes} bytes; request fewer hits, or use the streaming Search"
                 )
     finally:
         call.close()
@@ -57,8 +57,8 @@ def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
         ("table", request.table, 2 * MAX_BITS, batch.tables, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
         ("vector", request.vector, MAX_DIM, batch.vectors, types_pb2.ELEMENT_TYPE_FLOAT32, "<f4"),
     ):
-        if len(numbers) > most:  # before they become Python's numbers, which are many times as large
-            raise FieldError(field, f"{field} has {len(numbers)} numbers; no index takes more than {most}")
+        if len(numbers) > most:  # checked first: as Python objects they take many times the memory
+            raise FieldError(field, f"{field} has {len(numbers)} numbers; the maximum is {most}")
         if numbers:
             column.type, column.columns, column.data = kind, len(numbers), np.array(numbers, dtype).tobytes()
     if request.HasField("after"):
@@ -70,12 +70,12 @@ def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
 
 
 def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
-    """Return the answer of a query's only, last message."""
+    """Convert the only message of a call. Raises the error of a query that failed."""
     ends = whole.ends
     for error in ends.errors:
         raise error_of(error.reason, error.message, _FIELDS.get(error.field, error.field))
     if ends.reasons[0] == search_pb2.END_REASON_SHUTDOWN:
-        raise UnavailableError("the server is shutting down; try again, it may come back")
+        raise UnavailableError("the server is shutting down; try again later")
     answer = search_pb2.SearchOnceResponse(
         lower_bound=whole.lower_bounds[-1],
         reason=ends.reasons[0],

@@ -1,4 +1,4 @@
-"""What is wanted of a query, read from its message."""
+"""The options of a query, parsed from its message."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from whamming.wire.enums import PLANS
 from whamming.wire.fields import FieldError
 
 DEFAULT_CHUNK: Final = 4096
-"""Hits per chunk, unless the query says."""
+"""Default number of hits per chunk."""
 MAX_CHUNK: Final = 65_536
-MAX_REMEMBERED: Final = 1024
-MAX_REMEMBERED_BYTES: Final = 256
-"""Options have far fewer, but for fields that this version does not know."""
+MAX_CACHED: Final = 1024
+MAX_CACHED_BYTES: Final = 256
+"""Larger options are not cached. Only options with unknown fields can be larger."""
 MAX_GROUP_K: Final = 256
-"""The largest k of queries that are searched together."""
+"""Maximum k of queries that can be searched together."""
 
 
 class Options(NamedTuple):
-    """What is wanted of a query. None: no limit."""
+    """The options of a query. None: no limit."""
 
     k: int | None = None
     radius: float | None = None
@@ -37,7 +37,7 @@ class Options(NamedTuple):
 
     @property
     def can_be_grouped(self) -> bool:
-        """The query wants few hits and nothing that needs a cursor of its own."""
+        """Whether the query can share an engine call: it wants few hits, and nothing that needs its own cursor."""
         return (
             self.k is not None
             and self.k <= min(MAX_GROUP_K, self.chunk_size)
@@ -50,28 +50,27 @@ class Options(NamedTuple):
 
 
 class OptionsReader:
-    """Reads options. Clients send the same ones again and again, so that the last ones read are remembered."""
+    """Parses options, with a cache: most clients send the same options with every query."""
 
     def __init__(self, max_k: int) -> None:
-        """Accept k up to a limit."""
         self._max_k = max_k
-        self._read: dict[bytes, Options] = {}
+        self._cache: dict[bytes, Options] = {}
 
     def __call__(self, message: search_pb2.QueryOptions) -> Options:
-        """Read options. Raises :class:`FieldError` for one that is outside its limits."""
+        """Return the options of a message. Raises :class:`FieldError` for an invalid one."""
         data = message.SerializeToString()
-        options = self._read.get(data)
+        options = self._cache.get(data)
         if options is None:
             options = options_of(message, self._max_k)
-            if len(self._read) >= MAX_REMEMBERED:
-                self._read.clear()
-            if len(data) <= MAX_REMEMBERED_BYTES:
-                self._read[data] = options
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            if len(data) <= MAX_CACHED_BYTES:
+                self._cache[data] = options
         return options
 
 
 def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
-    """Read options. Raises :class:`FieldError` for one that is outside its limits."""
+    """Return the options of a message. Raises :class:`FieldError` for an invalid one."""
     k = message.k if message.HasField("k") else None
     if k is not None and not 1 <= k <= max_k:
         raise FieldError("options.k", f"k = {k}; it must be 1 to {max_k}, or unset for all items")
@@ -82,7 +81,7 @@ def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
     if message.HasField("budget"):
         seconds = message.budget.seconds
         if not 0 <= seconds < math.inf:
-            raise FieldError("options.budget.seconds", f"seconds = {seconds}; it must be 0 or more, 0 for no limit")
+            raise FieldError("options.budget.seconds", f"seconds = {seconds}; it must be 0 or more; 0: no limit")
         candidates, seconds = message.budget.candidates or None, seconds or None
     return Options(
         k,
@@ -104,5 +103,5 @@ def _rerank_of(message: search_pb2.QueryOptions, k: int | None) -> Rerank | None
     if message.rerank and (message.rerank_exactly or k is None):
         raise FieldError("options.rerank", f"rerank = {message.rerank} needs k, and excludes rerank_exactly")
     if message.HasField("radius") or message.HasField("budget"):
-        raise FieldError("options.rerank", "re-ranking takes neither a radius nor a budget; leave them out")
+        raise FieldError("options.rerank", "re-ranking cannot be combined with a radius or a budget; leave them out")
     return "exact" if message.rerank_exactly else message.rerank

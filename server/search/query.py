@@ -1,4 +1,4 @@
-"""One query on the server, from its arrival to its end.
+"""One query on the server and its state machine.
 
 ::
 
@@ -15,12 +15,13 @@
 
 BLOCKED is two states, by what the query waits for: BLOCKED_ON_CREDIT and BLOCKED_ON_BUFFER.
 
-There is one way to stop a query: :meth:`Query.stop`. It notes the reason, interrupts the engine if it is at work, and
-wakes a blocked query; the worker that next looks at the query ends it. A query that has not begun ends at once. Either
-way it ends once, and its end is the last thing that is sent of it.
+:meth:`Query.stop` is the only way to stop a query. It records the reason, interrupts the engine, and wakes a blocked
+query. The next worker that runs the query ends it. A query that has not begun ends at once. Every query ends exactly
+once, and nothing is sent after its end.
 
-A query is searched in one of two ways, by :class:`whamming.server.search.searcher.Searcher`: with others of its group
-in one call of the engine, from WAITING straight to ENDED; or with a cursor of its own, in slices, as here.
+The :class:`~whamming.server.search.searcher.Searcher` searches a query in one of two ways. Either the query shares an
+engine call with others of its group, and goes through SEARCHING once. Or it has a cursor of its own and is searched in
+slices, as implemented here.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ if TYPE_CHECKING:
     from whamming.server.search.scheduler import Flow
 
 PAYLOAD_BYTES: Final = 1 << 19
-"""Of payloads in one chunk, about."""
+"""Approximate maximum size of the payloads in one chunk."""
 PAYLOADS_TOGETHER: Final = 32
-"""Payloads are read so many at a time, 2 MiB at most, until a chunk is full."""
+"""Number of payloads that are read at a time, at most 2 MiB, until a chunk is full."""
 _NO_IDS: Final = np.empty(0, dtype=np.uint64)
 _NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
 
 
 class State(enum.Enum):
-    """Where a query is in its life."""
+    """The states of a query. The module has a diagram."""
 
     WAITING = enum.auto()
     SEARCHING = enum.auto()
@@ -65,7 +66,7 @@ class State(enum.Enum):
 
 
 class QueryCursor(Protocol):
-    """Where a query's hits come from: a cursor, or one whose hits are re-ranked."""
+    """The source of a query's hits: a cursor of the engine, or one that re-ranks."""
 
     def next(
         self, n: int, *, budget: Budget | None = None, eager: bool = False
@@ -73,17 +74,17 @@ class QueryCursor(Protocol):
         """Return the next hits."""
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the best further hits known."""
+        """Return the best unproven hits."""
 
     def cancel(self) -> None:
-        """Make :meth:`next` return soon."""
+        """Make :meth:`next` return early. Any thread may call this."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
 
     @property
     def exhausted(self) -> bool:
-        """There are no more."""
+        """Whether there are no more hits."""
 
     @property
     def stop(self) -> StopReason:
@@ -91,31 +92,31 @@ class QueryCursor(Protocol):
 
     @property
     def lower_bound(self) -> float:
-        """Nothing nearer is left."""
+        """No remaining hit is nearer than this."""
 
     @property
     def stats(self) -> Stats:
-        """What it has cost."""
+        """Statistics of the search."""
 
 
 class SnapshotLease:
-    """A snapshot, and how long a query may hold it."""
+    """A snapshot, and the time until which a query may hold it."""
 
     __slots__ = ("_until", "snapshot")
 
     def __init__(self, snapshot: Snapshot, seconds: float) -> None:
-        """Hold a snapshot from now on."""
+        """Hold a snapshot for ``seconds``, starting now."""
         self.snapshot = snapshot
         self._until = time.perf_counter() + seconds
 
     @property
     def is_stale(self) -> bool:
-        """It has been held for longer than allowed."""
+        """Whether the snapshot has been held for too long."""
         return time.perf_counter() > self._until
 
 
 class Query:
-    """One query. A worker searches; the event loop grants and stops. The call's lock guards what both touch."""
+    """One query. Workers search it; the event loop grants credit and stops it. The call's lock guards shared state."""
 
     __slots__ = (
         "_credit",
@@ -136,49 +137,48 @@ class Query:
     )
 
     def __init__(self, call: SearchCall, request: QueryRequest, row: int, group: Group | None) -> None:
-        """Take a query that has arrived."""
+        """Create the query in one row of a request."""
         self.call = call
         self.request = request
         self.row = row
         self.id = request.query_ids[row]
         self.group = group
         self.after = request.after(row) if request.after_distances else None
-        """The place that it continues after: its last hit, once it has one."""
+        """The position from which it can resume: its last hit, or the position that it started after."""
         self.state = State.WAITING
         self.stop_reason: EndReason | None = None
         self.is_counted = True
-        """It counts among the open queries of its call. One that waits for credit does not."""
+        """Whether it counts among the open queries of its call. A query that waits for credit does not."""
         self._credit = request.options.credit
         self._cursor: QueryCursor | None = None
         self._lease: SnapshotLease | None = None
         self._sent = 0
         self._worked = 0.0
-        self._unsent = _NO_IDS, _NO_DISTANCES  # proven, but their payloads did not fit into the last chunk
+        self._unsent = _NO_IDS, _NO_DISTANCES  # proven hits whose payloads did not fit into the last chunk
 
     @property
     def flow(self) -> Flow:
-        """The scheduler's account of the call."""
+        """The call as the scheduler sees it."""
         return self.call.flow
 
     @property
     def options(self) -> Options:
-        """What is wanted."""
         return self.request.options
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it arrived."""
+        """Seconds since its arrival."""
         return time.perf_counter() - self.request.arrived
 
     @property
     def is_stale(self) -> bool:
-        """It has held its snapshot for longer than it may."""
+        """Whether it has held its snapshot for too long."""
         return self._lease is not None and self._lease.is_stale
 
-    # -- from the event loop, with the call's lock held ----------------------------------------------------------------
+    # -- called by the event loop, with the call's lock held -----------------------------------------------------------
 
     def stop(self, reason: EndReason) -> bool:
-        """Make the query end soon. Returns whether the caller must hand it to the scheduler again."""
+        """Make the query end soon. If True, the caller must resubmit it to the scheduler."""
         if self.stop_reason is None and self.state is not State.ENDED:
             self.stop_reason = reason
             if self._cursor is not None:
@@ -186,20 +186,20 @@ class Query:
         return self.wake(State.BLOCKED_ON_CREDIT, State.BLOCKED_ON_BUFFER)
 
     def end_unbegun(self) -> End | None:
-        """End a stopped query that no worker has looked at yet. Returns its end; None: a worker will end it."""
+        """End a stopped query that has not begun, and return its end. Returns None if a worker will end it."""
         if self.state is not State.WAITING or self._cursor is not None or self.stop_reason is None:
             return None
         self.state = State.ENDED
         return End(self.id, self.stop_reason, elapsed=self.elapsed, resume=self.after)
 
     def grant(self, hits: int) -> bool:
-        """Allow more hits to be sent. Returns whether the caller must hand it to the scheduler again."""
+        """Allow the query to send more hits. If True, the caller must resubmit it to the scheduler."""
         if self._credit is not None:
             self._credit += hits
         return self.wake(State.BLOCKED_ON_CREDIT)
 
     def wake(self, *states: State) -> bool:
-        """Let a query in one of these states go on. Returns whether the caller must hand it to the scheduler again."""
+        """Unblock a query in one of these states. If True, the caller must resubmit it to the scheduler."""
         if self.state not in states:
             return False
         if self.state is State.BLOCKED_ON_CREDIT:
@@ -209,13 +209,13 @@ class Query:
 
     @property
     def needs_credit(self) -> bool:
-        """Its client has to grant credit before it can go on."""
+        """Whether it cannot continue before its client grants credit."""
         return self._credit == 0
 
-    # -- from a worker -------------------------------------------------------------------------------------------------
+    # -- called by workers ---------------------------------------------------------------------------------------------
 
     def take(self, *, needs_room: bool = False) -> bool:
-        """Begin a slice. Returns False where the query has ended, or where it needs room in the buffer and blocks."""
+        """Begin a slice. Returns False if the query has ended, or if it ``needs_room`` in the buffer and blocks."""
         with self.call.lock:
             if self.state is State.ENDED:
                 return False
@@ -226,12 +226,12 @@ class Query:
             return True
 
     def finish(self) -> EndReason | None:
-        """End a query of a group whose hits are found, with the lock held. Returns why it was stopped, if it was."""
+        """End a query whose group has been searched. Returns its stop reason, if any. Called with the lock held."""
         self.state = State.ENDED
         return self.stop_reason
 
     def leave(self) -> State:
-        """End a slice: block if the client has to do something first, else wait for the next slice."""
+        """End a slice. The query blocks if it needs credit or room, otherwise it waits for its next slice."""
         with self.call.lock:
             if self.stop_reason is None and self.needs_credit:
                 self.state, self.is_counted = State.BLOCKED_ON_CREDIT, False
@@ -247,7 +247,7 @@ class Query:
         self.call.blocked.append(self)
 
     def begin(self, cursor: QueryCursor, lease: SnapshotLease) -> None:
-        """Start searching with a cursor."""
+        """Set the cursor and the snapshot of the query."""
         with self.call.lock:
             self._cursor, self._lease = cursor, lease
             if self.stop_reason is not None:
@@ -255,11 +255,11 @@ class Query:
 
     @property
     def has_begun(self) -> bool:
-        """It has a cursor."""
+        """Whether it has a cursor."""
         return self._cursor is not None
 
     def search(self, seconds: float) -> bool:
-        """Search for about so long with the cursor, and send what is proven. Returns whether the query has ended."""
+        """Search for about ``seconds`` and send the proven hits. Returns whether the query has ended."""
         cursor, options = self._cursor, self.options
         assert cursor is not None
         if self.is_stale:
@@ -300,7 +300,7 @@ class Query:
         return False
 
     def _finished(self, cursor: QueryCursor) -> EndReason | None:
-        """Return why the query is over after a slice; None: it is not."""
+        """Return why the query ends after this slice, or None if it continues."""
         options = self.options
         if len(self._unsent[0]):
             return None
@@ -325,7 +325,7 @@ class Query:
         return Budget(left, seconds)
 
     def _payloads(self, ids: NDArray[np.uint64]) -> Sequence[bytes]:
-        """Return the payloads of the first ids, as many as go into a chunk."""
+        """Return the payloads of the first ids, as many as fit into a chunk."""
         assert self._lease is not None
         payloads: list[bytes] = []
         size = 0
@@ -336,7 +336,7 @@ class Query:
         return payloads
 
     def _bound(self, cursor: QueryCursor) -> float:
-        """Return the least distance of anything that was not sent."""
+        """Return a lower bound on the distance of all items that have not been sent."""
         bound = cursor.lower_bound
         return min(float(self._unsent[1][0]), bound) if len(self._unsent[1]) else bound
 

@@ -1,7 +1,7 @@
-"""One batch of queries as it arrived: columns of a message, and what the engine needs of them.
+"""One batch of queries: the columns of its message, and their conversion into costs for the engine.
 
-The event loop makes a request: each column is taken from the message once, as an array over its bytes. A worker then
-checks the columns against the index and turns rows of them into costs.
+The event loop creates a request. It reads each column once, as an array over the bytes of the message. A worker then
+checks the columns against the index and converts rows into costs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 
 class CostColumns(NamedTuple):
-    """The columns that say the costs of some queries; None: not given."""
+    """The columns that define the costs of some queries. None: not given."""
 
     codes: NDArray[np.uint8] | None
     weights: NDArray[Any] | None
@@ -67,18 +67,18 @@ class QueryRequest:
     )
 
     def __init__(self, message: search_pb2.QueryBatch, options: Options) -> None:
-        """Read the columns of a message. Raises :class:`FieldError` where one cannot be read."""
+        """Read the columns of a message. Raises :class:`FieldError` if one is malformed."""
         self.arrived = time.perf_counter()
         self.index = message.index
         self.options = options
         self.query_ids: list[int] = list(message.query_ids)
         self.unfinished = len(self.query_ids)
-        """Queries that have not ended."""
+        """Number of queries that have not ended."""
         self._form = message.form
         self._codes = message.codes
         self._weights = self._tables = self._vectors = None
         self.nbytes = len(self._codes)
-        """Of the columns, which are kept until all queries have ended."""
+        """Size of the columns. They are kept until all queries have ended."""
         if message.HasField("weights"):
             self._weights = matrix_of(message.weights, "weights")
             self.nbytes += self._weights.nbytes
@@ -96,7 +96,6 @@ class QueryRequest:
             self._read_resume_tokens(message)
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.query_ids)
 
     def _read_resume_tokens(self, message: search_pb2.QueryBatch) -> None:
@@ -105,25 +104,27 @@ class QueryRequest:
             if len(values) != count:
                 raise FieldError(field, f"{field} has {len(values)} values for {count} queries; give one per query")
         if np.isnan(self.after_distances).any():
-            raise FieldError("after_distances", "a distance in after_distances is nan; send what a search has returned")
+            raise FieldError(
+                "after_distances", "a number in after_distances is nan; use the distance of a resume token"
+            )
         self.after_ids = ids.tolist()
 
     def after(self, row: int) -> tuple[float, int] | None:
-        """Return the place that a query of a request with resume tokens continues after; None: the beginning."""
+        """Return the position that a query continues after, or None for the beginning. Needs resume tokens."""
         if self.after_distances[row] == -np.inf:
             return None
         return self.after_distances[row], self.after_ids[row]
 
     @property
     def group(self) -> Group | None:
-        """Which other queries these can be searched together with; None: each needs a cursor of its own."""
+        """The group of these queries, or None if each needs a cursor of its own."""
         if self.after_distances or not self.options.can_be_grouped:
             return None
         has_weights, has_tables = self._weights is not None, self._tables is not None
         return Group(self.index, self.options, bool(self._codes), has_weights, has_tables, self._form)
 
     def check(self, index: StoredIndex) -> None:
-        """Check the columns against the index. Raises :class:`FieldError` for the first that is wrong."""
+        """Check the columns against the index. Raises :class:`FieldError` for the first invalid one."""
         settings = index.settings
         if self._checked == settings:
             return
@@ -143,7 +144,7 @@ class QueryRequest:
             if len(self._weights) not in (1, count):
                 raise FieldError(
                     "weights",
-                    f"weights has {len(self._weights)} rows for {count} queries; give one each, or one for all",
+                    f"weights has {len(self._weights)} rows for {count} queries; give one per query, or one for all",
                 )
             weights = np.broadcast_to(self._weights, (count, bits))
         if tables is not None:
@@ -160,7 +161,7 @@ class QueryRequest:
             _check_rows("vectors", vectors, count)
             self._check_vectors(index)
         elif self._form:
-            raise FieldError("form", f"form = {self._form} without vectors; it says how costs are made from them")
+            raise FieldError("form", f"form = {self._form} without vectors; leave it unspecified")
         elif codes is None and tables is None:
             raise FieldError("codes", "queries have no codes, cost tables or vectors; give one of them")
         self._columns = CostColumns(codes, weights, tables, vectors)
@@ -171,31 +172,33 @@ class QueryRequest:
         if self.options.rerank is None:
             return
         if self.after_distances or self._weights is not None:
-            raise FieldError("options.rerank", "re-ranking takes neither weights nor a resume token; leave them out")
+            raise FieldError(
+                "options.rerank", "re-ranking cannot be combined with weights or a resume token; leave them out"
+            )
         if index.settings.keep_vectors is None:
             raise NoEncoderError(f"re-ranking needs kept vectors; the index {index.name} was created without them")
 
     @property
     def form(self) -> Form | None:
-        """How costs are made from vectors; None: as the encoder does by default."""
+        """How the encoder computes costs from vectors. None: the default of the encoder."""
         return COST_FORMS.word("form", self._form)
 
     def columns(self, first: int, end: int) -> CostColumns:
-        """Return the columns of the queries from ``first`` up to ``end``; :meth:`check` has passed."""
+        """Return the columns of the queries from ``first`` to ``end``, exclusive. Call :meth:`check` first."""
         assert self._columns is not None
         if end - first == len(self.query_ids):
             return self._columns
         return CostColumns(*[None if column is None else column[first:end] for column in self._columns])
 
     def vector(self, row: int) -> NDArray[Any]:
-        """Return a query's vector, or refuse to re-rank without one."""
+        """Return the vector of a query for re-ranking. Raises :class:`FieldError` if there is none."""
         if self._vectors is None:
-            raise FieldError("options.rerank", "re-ranking needs a vector; these queries have none")
+            raise FieldError("options.rerank", "re-ranking needs vectors; these queries have none")
         return np.asarray(self._vectors[row])
 
 
 def joined(parts: Sequence[CostColumns]) -> CostColumns:
-    """Return the columns of several requests that belong to one group, end to end."""
+    """Concatenate the columns of several requests of one group."""
     if len(parts) == 1:
         return parts[0]
     pairs = zip(*parts, strict=True)
@@ -203,7 +206,7 @@ def joined(parts: Sequence[CostColumns]) -> CostColumns:
 
 
 def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | None, form: Form | None) -> Costs:
-    """Return the costs of queries as a batch. Raises :class:`FieldError` where one is not finite."""
+    """Return the costs of queries as a batch. Raises :class:`FieldError` if one is not finite."""
     codes, weights, tables, vectors = columns
     if tables is not None:
         with in_field("tables"):
@@ -223,7 +226,7 @@ def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | N
 
 
 def need_encoder(index: StoredIndex) -> Encoder:
-    """Return the encoder of an index that is given vectors."""
+    """Return the encoder of an index. Raises :class:`NoEncoderError` if it has none."""
     if index.encoder is None:
         raise NoEncoderError(f"the index {index.name} has no encoder; send codes, or create it with an encoder")
     return index.encoder

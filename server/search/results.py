@@ -1,4 +1,4 @@
-"""Hits and ends of queries on their way to a client, and the message that they become."""
+"""Results of queries, hits and ends, and their conversion to messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FAILED: Final = search_pb2.END_REASON_FAILED
 EndReason = search_pb2.EndReason
 
 CHUNK_BYTES: Final = 64
-"""What a chunk takes in a message beside its hits, about: its id, count and bound."""
+"""Approximate size of a chunk in a message without its hits: its id, count and bound."""
 END_BYTES: Final = 64
-"""What an end takes, about."""
+"""Approximate size of an end in a message."""
 
 
 class End(NamedTuple):
@@ -38,7 +38,7 @@ class End(NamedTuple):
     reason: EndReason
     exact: bool = False
     stats: Stats | None = None
-    """None: not asked for, or the query was never begun."""
+    """None: not requested, or the query had not begun."""
     elapsed: float = 0.0
     resume: tuple[float, int] | None = None
     failure: Failure | None = None
@@ -53,18 +53,18 @@ class Results(NamedTuple):
     counts: Sequence[int]
     """Hits per chunk."""
     ids: bytes
-    """uint64, little-endian; the hits of all chunks end to end."""
+    """uint64, little-endian. The hits of all chunks, one chunk after the other."""
     distances: bytes
-    """float64, likewise."""
+    """float64, little-endian, in the same order."""
     bounds: Sequence[float]
     """One per chunk."""
     payloads: Sequence[bytes] | None = None
-    """One per hit; None: not asked for."""
+    """One per hit. None: not requested."""
     ends: Sequence[End] = ()
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes they take in a message."""
+        """Approximate size in a message."""
         size = len(self.ids) + len(self.distances) + CHUNK_BYTES * len(self.counts) + END_BYTES * len(self.ends)
         return size if self.payloads is None else size + sum(map(len, self.payloads)) + 4 * len(self.payloads)
 
@@ -77,19 +77,19 @@ def chunk(
     payloads: Sequence[bytes] | None = None,
     end: End | None = None,
 ) -> Results:
-    """Return the next hits of one query."""
+    """Return a chunk of hits of one query."""
     data = ids.astype("<u8", copy=False).tobytes(), distances.astype("<f8", copy=False).tobytes()
     return Results((query_id,), (len(ids),), *data, (bound,), payloads, () if end is None else (end,))
 
 
 def ends(ended: Sequence[End]) -> Results:
-    """Return the ends of queries without further hits."""
+    """Return the ends of queries, without hits."""
     count = len(ended)
     return Results([end.query_id for end in ended], [0] * count, b"", b"", [-math.inf] * count, None, ended)
 
 
 def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
-    """Return the message of some results, in their order."""
+    """Pack results into one message, in their order."""
     message = search_pb2.SearchResponse()
     if len(results) == 1:
         message.ids.uint64, message.distances = results[0].ids, results[0].distances
@@ -113,7 +113,7 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
 
 
 def _set_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
-    """Fill the columns of a message with ends."""
+    """Add ends to the columns of a message."""
     query_ids, reasons, exact, stats, elapsed, resumes, failures, guesses = zip(*ended, strict=True)
     message.query_ids.extend(query_ids)
     message.reasons.extend(reasons)

@@ -1,8 +1,8 @@
 """A fair queue for the worker threads: the call that has used the least time runs next.
 
-A *flow* is one client call; its queries are the *jobs*. A worker takes the flow that has used the least time and runs a
-slice of its next job, so a call with an endless query gets the same share as one with a short query, and the short one
-waits for at most a slice of each of the others.
+A *flow* is one client call. Its queries are the *jobs*. A worker takes the flow that has used the least time and runs a
+slice of its next job. So a call with an endless query gets the same share as a call with a short query, and the short
+one waits for at most one slice of each other flow.
 
     flows by time used        jobs of a flow
     ┌──────┬──────┬──────┐
@@ -10,9 +10,9 @@ waits for at most a slice of each of the others.
     └──┬───┴──────┴──────┘    begun:  have a cursor; they take turns
        ▼ a free worker
 
-Jobs of one *group*, of any flows, are run together: the worker that takes one takes others that wait, in fair order, as
-many as can be searched in about a slice. A flow that comes back after a pause continues from the time that the flow
-served last has used, so idling saves nothing up.
+Jobs of one *group* run together, even if they belong to different flows. The worker that takes a job of a group also
+takes waiting jobs of the same group, in fair order, as many as fit into a few slices. A flow that returns after a pause
+starts level with the flow that was served last, so it cannot save up time while idle.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 log = logging.getLogger("whamming.server")
 
 MAX_TOGETHER: Final = 64
-"""Jobs that are run together."""
+"""Maximum number of jobs in a group."""
 MAX_LOOKED_AT: Final = 128
-"""Flows that are looked through for jobs of a group."""
+"""Maximum number of flows to search for jobs of a group."""
 MAX_OPEN: Final = 64
-"""Jobs of a flow that have begun and hold memory, at once."""
+"""Maximum number of jobs of a flow that have begun and hold memory."""
 GROUP_SLICES: Final = 6
-"""Slices that jobs run together may take, while others wait ..."""
+"""Maximum time of a group in slices, if other flows wait."""
 LONE_SLICES: Final = 12
-"""... and while nobody does: fewer, larger answers cost less."""
+"""Maximum time of a group in slices, if no other flow waits. Fewer, larger messages cost less."""
 INLINE_SECONDS: Final = 0.001
-"""Jobs that take at most so long in all are run by the thread that dispatches them, if no worker is busy: handing them
-over would take longer. With a single worker, a whole group may run there: it would not run any sooner elsewhere, and
-two threads would only compete for the interpreter."""
+"""If no worker is busy, jobs that take at most this long in total run inline, in the thread that dispatches them. To
+wake a worker would take longer. With a single worker, a whole group may run inline: it would not run sooner on the
+worker, and two threads would only compete for the interpreter lock."""
 MAX_ESTIMATES: Final = 1024
 
 
 class Job(Protocol):
-    """Work that is done in slices. One thread at a time runs it."""
+    """Work that is done in slices, by one thread at a time."""
 
     @property
     def flow(self) -> Flow:
@@ -55,14 +55,13 @@ class Job(Protocol):
 
     @property
     def group(self) -> Hashable:
-        """Jobs of equal groups can be run together; None: this one runs alone."""
+        """Jobs of equal groups can run together. None: the job runs alone."""
 
 
 J = TypeVar("J", bound=Job)
 Run = Callable[[Sequence[J], float], Sequence[J]]
-"""Runs a job of no group, or jobs of one group, and is given the seconds that they may take. Returns the jobs that have
-more to do now: a job of no group, or those of a group that took too long. Jobs that wait for something are submitted
-again by whoever wakes them. Must not raise."""
+"""Runs one job without a group, or jobs of one group, for at most the given seconds. Returns the jobs that have more to
+do now. It does not return blocked jobs; the code that wakes such a job resubmits it. Must not raise."""
 
 
 class Flow:
@@ -71,7 +70,6 @@ class Flow:
     __slots__ = ("begun", "fresh", "open", "queued", "turn", "used")
 
     def __init__(self) -> None:
-        """Start without jobs."""
         self.used = 0.0
         self.fresh: deque[Any] = deque()
         self.begun: deque[Any] = deque()
@@ -79,50 +77,50 @@ class Flow:
         """Jobs that have begun and hold memory."""
         self.queued = False
         self.turn = False
-        """A begun job is next, if there is one."""
+        """Whether a begun job is next, if there is one."""
 
     def has_work(self) -> bool:
-        """Return whether a worker can do something for the flow."""
+        """Return whether the flow has a job that can run."""
         return bool(self.begun) or (bool(self.fresh) and self.open < MAX_OPEN)
 
     def next_is_fresh(self) -> bool:
-        """Return whether the next job is one that has not begun. The two kinds take turns."""
+        """Return whether the next job is a fresh one. Fresh and begun jobs take turns."""
         if not self.fresh or self.open >= MAX_OPEN:
             return False
         return not (self.begun and self.turn)
 
 
 class ThroughputEstimate:
-    """How long jobs of one group take, so that the right number of them is run together."""
+    """Estimates how long jobs of one group take, to choose the size of a group."""
 
     __slots__ = ("_last", "seconds")
 
     def __init__(self) -> None:
-        """Start without knowledge: the first job is run alone."""
+        """Without an estimate, the first job runs alone."""
         self.seconds = math.inf
         self._last = 0
 
     def count_in(self, seconds: float) -> int:
-        """Return how many jobs to run in about so many seconds; at most eight times as many as the last time."""
+        """Return how many jobs to run in about ``seconds``, at most eight times as many as last time."""
         return max(1, min(MAX_TOGETHER, 8 * self._last, int(seconds / self.seconds)))
 
     def add(self, seconds: float, count: int) -> None:
-        """Learn from jobs that were run together."""
-        self.seconds, self._last = max(seconds / count, 1e-9), count  # a coarse clock may see no time at all
+        """Update the estimate after ``count`` jobs took ``seconds`` in total."""
+        self.seconds, self._last = max(seconds / count, 1e-9), count  # the clock may be too coarse
 
 
 class Turn(NamedTuple, Generic[J]):
-    """What a thread runs next."""
+    """The jobs that a thread runs next."""
 
     jobs: Sequence[J]
     seconds: float
-    """That they may take."""
+    """Maximum time for all of them."""
     estimate: ThroughputEstimate | None = None
-    """Of their group."""
+    """The estimate of their group. None: the job has no group."""
 
 
 class Scheduler(Generic[J]):
-    """Worker threads, and the flows that wait for them. Any thread may call its methods."""
+    """Worker threads, and the queue of flows that they serve. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -134,9 +132,9 @@ class Scheduler(Generic[J]):
     ) -> None:
         """Start the workers.
 
-        ``can_run_inline``: whether a job never has to wait, so that dispatching may run it.
+        ``can_run_inline``: returns whether a job never blocks, so that :meth:`dispatch` may run it.
         ``request_dispatch``: makes another thread call :meth:`dispatch` soon. A single worker then leaves short jobs to
-        that thread; without it, a worker that is once awake would run everything until the queue is empty.
+        that thread. Otherwise the worker, once awake, would run all jobs until the queue is empty.
         """
         self._slice = slice_seconds
         self._request_dispatch = request_dispatch if threads == 1 else None
@@ -147,7 +145,7 @@ class Scheduler(Generic[J]):
         self._work = threading.Condition(self._lock)
         self._heap: list[tuple[float, int, Flow]] = []
         self._ticket = itertools.count()
-        self._now = 0.0  # the time used of the flow that was served last: where newcomers start
+        self._now = 0.0  # time used by the flow that was served last; new flows start here
         self._busy = 0
         self._idle = 0
         self._closed = False
@@ -160,17 +158,17 @@ class Scheduler(Generic[J]):
 
     @property
     def threads(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self._workers)
 
     def submit(self, flow: Flow, jobs: Sequence[J]) -> None:
-        """Take in jobs that have not begun. :meth:`dispatch` lets workers know."""
+        """Queue new jobs. Call :meth:`dispatch` afterwards to run them."""
         with self._lock:
             flow.fresh.extend(jobs)
             self._enqueue(flow)
 
     def resume(self, job: J) -> None:
-        """Take in a job that has begun, and waited for its client since."""
+        """Queue a job that was blocked."""
         with self._lock:
             job.flow.begun.append(job)
             self._enqueue(job.flow)
@@ -178,7 +176,7 @@ class Scheduler(Generic[J]):
                 self._work.notify()
 
     def count_open(self, flow: Flow, change: int) -> None:
-        """Note that a begun job has let go of its memory (-1), so that a fresh one may begin, or needs it again (1)."""
+        """Change the number of open jobs of a flow. If it falls, a fresh job may begin."""
         with self._lock:
             flow.open += change
             self._enqueue(flow)
@@ -186,9 +184,9 @@ class Scheduler(Generic[J]):
                 self._work.notify()
 
     def dispatch(self) -> bool:
-        """Have submitted jobs run: by workers or, if no worker is busy, short ones here and now.
+        """Run queued jobs: short ones inline if no worker is busy, others on workers.
 
-        Returns whether to call it again soon: a single worker was left asleep although there is more to do.
+        If True, call it again soon: there is more to do, and the single worker has not been woken.
         """
         turn: Turn[J] | None = None
         with self._lock:
@@ -196,18 +194,18 @@ class Scheduler(Generic[J]):
                 turn = self._take(self._inline_seconds)
                 self._busy += 1
             again = turn is not None and len(self._workers) == 1
-            if self._heap and self._idle and not again:  # it wakes the next one, if there is more to do
+            if self._heap and self._idle and not again:  # this worker wakes the next one if there is more
                 self._work.notify()
         if turn is None:
             return False
         self._execute(turn)
-        with self._lock:  # some of them may be left
+        with self._lock:  # some jobs may be left
             if self._heap and self._idle and not again:
                 self._work.notify()
             return again and bool(self._heap)
 
     def _next_is_short(self) -> bool:
-        """Return whether the next job is known to take a moment only. Called with the lock held."""
+        """Return whether the next job is known to be short. Called with the lock held."""
         flow = self._front()
         if flow is None or not flow.next_is_fresh():
             return False
@@ -216,7 +214,7 @@ class Scheduler(Generic[J]):
         return estimate is not None and estimate.seconds <= INLINE_SECONDS and self._can_run_inline(job)
 
     def close(self) -> None:
-        """Stop the workers after the slices that they are running."""
+        """Stop the workers after their current slices."""
         with self._lock:
             self._closed = True
             self._work.notify_all()
@@ -248,7 +246,7 @@ class Scheduler(Generic[J]):
             del turn  # an idle worker must not keep the last queries, and their snapshots, alive
 
     def _has_work_for_worker(self) -> bool:
-        """Return whether a worker should run what is next. Called with the lock held."""
+        """Return whether a worker should run the next job. Called with the lock held."""
         if not self._heap:
             return False
         if self._request_dispatch is None or not self._next_is_short():
@@ -257,7 +255,7 @@ class Scheduler(Generic[J]):
         return False
 
     def _take(self, seconds: float) -> Turn[J] | None:
-        """Return what to run next: a group is chosen to take about so long. Called with the lock held."""
+        """Return the jobs to run next, chosen to take about ``seconds``. Called with the lock held."""
         flow = self._next_flow()
         if flow is None:
             return None
@@ -266,7 +264,7 @@ class Scheduler(Generic[J]):
         self._now = max(self._now, flow.used)
         group = job.group
         if group is None or not is_fresh:
-            self._enqueue(flow)  # its other jobs may run meanwhile, on other workers
+            self._enqueue(flow)  # other workers may run its other jobs meanwhile
             return Turn([job], self._slice)
         estimate = self._estimates.get(group)
         if estimate is None:
@@ -278,9 +276,9 @@ class Scheduler(Generic[J]):
         return Turn(jobs, seconds + GROUP_SLICES * self._slice, estimate)  # the estimate may be too low
 
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
-        """Add jobs of a group, of the flows that wait in fair order, until there are ``count``."""
+        """Add jobs of a group from waiting flows, in fair order, until there are ``count``."""
         passed: list[Flow] = []
-        share = -(-count // (len(self._heap) + 1))  # of each flow, so that none waits for another's batch
+        share = -(-count // (len(self._heap) + 1))  # jobs per flow, so that no flow waits for another's batch
         current: Flow | None = flow
         while current is not None:
             taken = 1 if current is flow else 0
@@ -293,7 +291,7 @@ class Scheduler(Generic[J]):
             self._enqueue(flow)
 
     def _next_flow(self) -> Flow | None:
-        """Take the flow that has used the least time off the heap."""
+        """Pop the flow that has used the least time."""
         flow = self._front()
         if flow is not None:
             heapq.heappop(self._heap)
@@ -301,18 +299,18 @@ class Scheduler(Generic[J]):
         return flow
 
     def _front(self) -> Flow | None:
-        """Return the flow that has used the least time and has work; None: there is no such."""
+        """Return the flow with work that has used the least time, or None."""
         while self._heap:
             due, _, flow = self._heap[0]
             if due >= flow.used and flow.has_work():
                 return flow
-            heapq.heappop(self._heap)  # it was queued while another of its jobs was running
+            heapq.heappop(self._heap)  # its entry is outdated: another of its jobs has run since
             flow.queued = False
             self._enqueue(flow)
         return None
 
     def _pop(self, flow: Flow, is_fresh: bool) -> J:
-        """Take a flow's next job."""
+        """Pop the next job of a flow."""
         flow.turn = is_fresh
         job: J = flow.fresh.popleft() if is_fresh else flow.begun.popleft()
         if is_fresh and job.group is None:
@@ -320,7 +318,7 @@ class Scheduler(Generic[J]):
         return job
 
     def _execute(self, turn: Turn[J]) -> None:
-        """Run jobs, and account for the time that they took."""
+        """Run jobs, and charge the time to their flows."""
         jobs, seconds, estimate = turn
         start = time.perf_counter()
         try:
@@ -336,7 +334,7 @@ class Scheduler(Generic[J]):
             share = used / len(jobs)
             for job in jobs:
                 job.flow.used += share
-            for job in reversed(again):  # nobody has to be woken: this worker takes a job next
+            for job in reversed(again):  # no need to wake a worker: this one takes a job next
                 if job.group is None:
                     job.flow.begun.append(job)
                 else:

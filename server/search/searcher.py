@@ -1,7 +1,7 @@
-"""What workers do: search a slice of one query, or several queries of a group in one call of the engine.
+"""The work of the worker threads: search a slice of one query, or a group of queries in one engine call.
 
-Queries that want few hits from an index that is searched quickly form groups, whichever calls they came on. A group
-costs much less per query: the index is looked up, the snapshot taken and the costs rounded once, and the engine lets
+Queries for a few hits from a small index form groups, even if they belong to different calls. A group costs much less
+per query: the server looks up the index, takes a snapshot and rounds the costs once per group, and in the engine the
 queries share passes over the codes.
 """
 
@@ -30,38 +30,38 @@ from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.wire.fields import FieldError, in_field
 
 QUICK_SECONDS: Final = 0.004
-"""Queries of an index form groups if each takes at most so long."""
+"""Queries of an index form groups if each takes at most this long."""
 SWEEP_SECONDS: Final = 1.2e-9
-"""What a sweep takes per code and 64 bits, at worst."""
+"""Worst-case time of a sweep per code and 64 bits."""
 MAX_INDEXES: Final = 10_000
 MAX_WAITING: Final = 1024
-"""Queries of a call that hold a cursor while they wait for credit."""
+"""Maximum number of queries of a call that hold a cursor while they wait for credit."""
 
 
 class Searcher:
-    """Searches one database with some worker threads. :meth:`submit` and :meth:`resume` belong to the event loop."""
+    """Searches one database with worker threads. Only the event loop may call :meth:`submit` and :meth:`resume`."""
 
     def __init__(self, database: Database, threads: int, slice_seconds: float, snapshot_seconds: float) -> None:
-        """Start the workers."""
+        """Start the workers. A query may hold a snapshot for ``snapshot_seconds``."""
         self._database = database
         self._snapshot_seconds = snapshot_seconds
         self._quick: dict[str, bool] = {}
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
-        """Those that were searched lately."""
+        """Indexes that were searched recently."""
         self._dispatching = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduler = Scheduler(threads, slice_seconds, self._run, self._is_ready, self._request_dispatch)
 
     def close(self) -> None:
-        """Stop the workers after the slices that they are running."""
+        """Stop the workers after their current slices."""
         self._scheduler.close()
 
     def is_quick(self, index: str) -> bool:
-        """Return whether queries of an index form groups: it was searched before, and is small enough."""
+        """Return whether queries of an index form groups: it has been searched before, and it is small enough."""
         return self._quick.get(index, False)
 
     def submit(self, flow: Flow, queries: Sequence[Query]) -> None:
-        """Search new queries, after all that arrived at the same time are submitted. To be called in the event loop."""
+        """Queue new queries. The next turn of the event loop dispatches them, with all that arrive until then."""
         self._scheduler.submit(flow, queries)
         self._dispatch_soon()
 
@@ -72,23 +72,23 @@ class Searcher:
             self._loop.call_soon(self._dispatch)
 
     def _request_dispatch(self) -> None:
-        """Dispatch soon, as seen from a worker."""
+        """Make the event loop dispatch soon. Called by workers."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for results any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for results
                 self._loop.call_soon_threadsafe(self._dispatch_soon)
 
     def _dispatch(self) -> None:
         self._dispatching = False
         if self._scheduler.dispatch():
-            self._dispatch_soon()  # after the event loop has had a turn
+            self._dispatch_soon()  # in the next turn of the event loop
 
     def _is_ready(self, query: Query) -> bool:
-        """Return whether a query can be searched at once: no lock and no file is needed for a snapshot of its index."""
+        """Return whether a query can be searched without blocking: its snapshot needs no lock and no file access."""
         index = self._indexes.get(query.request.index)
         return index is not None and not index.closed and getattr(index.store, "is_ready", False)
 
     def resume(self, queries: Sequence[Query]) -> None:
-        """Go on with queries of one call that were blocked. To be called in the event loop."""
+        """Resume blocked queries of one call."""
         fresh = [query for query in queries if query.group is not None]
         if fresh:
             self.submit(fresh[0].flow, fresh)
@@ -103,7 +103,7 @@ class Searcher:
         self._scheduler.resume(query)
 
     def _run(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
-        """Search queries of one group, or a slice of one query. Returns those that go on."""
+        """Search queries of one group, or a slice of one query. Returns those that have more to do."""
         first = queries[0]
         if first.group is None:
             return self._search_alone(first, seconds)
@@ -145,7 +145,7 @@ class Searcher:
         query.begin(snapshot.view.cursor(costs[0], options.k, options.radius, options.plan, after=query.after), lease)
 
     def _make_room(self, query: Query) -> None:
-        """End the query of the same call that has waited longest for credit, if too many do: it can be resumed."""
+        """If too many queries of the call wait for credit, end the one that has waited longest."""
         with query.call.lock:
             waiting = query.call.waiting_for_credit
             oldest = next(iter(waiting.values())) if len(waiting) >= MAX_WAITING else None
@@ -172,7 +172,7 @@ class Searcher:
         if not name:
             raise FieldError("index", "index is empty; give the name of an index")
         index = self._indexes.get(name)
-        if index is None or index.closed or self._database.read_only:  # a writer may have replaced it
+        if index is None or index.closed or self._database.read_only:  # the writer process may have replaced it
             with in_field("index"):
                 index = self._database.index(name)
         snapshot = index.snapshot()
@@ -182,7 +182,7 @@ class Searcher:
         self._quick[name] = len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS <= QUICK_SECONDS
         return index, snapshot
 
-    # -- several queries in one call of the engine ---------------------------------------------------------------------
+    # -- several queries in one engine call ----------------------------------------------------------------------------
 
     def _search_together(self, queries: Sequence[Query], seconds: float) -> Sequence[Query]:
         """Search queries of one group, for about ``seconds`` at most. Returns those that have not been searched."""
@@ -230,7 +230,7 @@ class Searcher:
 
 
 def _fail(queries: Sequence[Query], error: Exception) -> None:
-    """End queries with one error."""
+    """End queries with the same error."""
     failure = failure_of(error)
     for query in queries:
         query.fail(failure)
@@ -241,7 +241,7 @@ _Run = tuple[QueryRequest, Sequence[Query]]
 
 
 def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[_Run]:
-    """Yield the queries whose request fits the index, by request; the others end."""
+    """Yield the queries with a valid request, by request. The others end with an error."""
     for request, run in groupby(queries, key=attrgetter("request")):
         same = list(run)
         try:
@@ -253,7 +253,7 @@ def _checked(queries: Sequence[Query], index: StoredIndex) -> Iterator[_Run]:
 
 
 def _with_costs(runs: Sequence[_Run], index: StoredIndex) -> Iterator[tuple[Sequence[_Run], Costs]]:
-    """Yield queries with their costs: all together or, where one of them is refused, one by one."""
+    """Yield queries with their costs: all together or, if one of them is invalid, one by one."""
     if not runs:
         return
     try:
@@ -270,7 +270,7 @@ def _with_costs(runs: Sequence[_Run], index: StoredIndex) -> Iterator[tuple[Sequ
 
 
 def _columns(request: QueryRequest, queries: Sequence[Query]) -> Sequence[CostColumns]:
-    """Return the columns of queries of one request: in one piece, unless some in between were stopped."""
+    """Return the columns of queries of one request, in one part unless queries in between were stopped."""
     first, last = queries[0].row, queries[-1].row
     if last - first + 1 == len(queries):
         return [request.columns(first, last + 1)]
@@ -278,10 +278,10 @@ def _columns(request: QueryRequest, queries: Sequence[Query]) -> Sequence[CostCo
 
 
 class GroupAnswers:
-    """What a group has found, as bytes and lists from which each call takes its own."""
+    """The answers of a group, from which each call takes its own."""
 
     def __init__(self, batch: Batch, options: Options, items: int) -> None:
-        """Take a batch that has been searched among so many items."""
+        """``batch`` has been searched in an index of ``items`` items."""
         k = options.k
         assert k is not None
         self._row = 8 * batch.ids.shape[1]
@@ -296,8 +296,8 @@ class GroupAnswers:
         self._now = time.perf_counter()
 
     def of(self, queries: Sequence[Query], first: int) -> Results:
-        """Return all hits of one call's queries, the first of them at a row. A query that was stopped gets none."""
-        with queries[0].call.lock:  # a stop comes before this, or too late
+        """Return the hits of the queries of one call, starting at row ``first``. Stopped queries get no hits."""
+        with queries[0].call.lock:  # a later stop has no effect
             stops = [query.finish() for query in queries]
         counts, bounds, ended = [], [], []
         for row, (query, stop) in enumerate(zip(queries, stops, strict=True), first):
@@ -316,7 +316,7 @@ class GroupAnswers:
         return Results([query.id for query in queries], counts, ids, distances, bounds, None, ended)
 
     def _hits(self, data: bytes, counts: Sequence[int], first: int) -> bytes:
-        """Return the numbers of rows from ``first`` on, so many of each."""
+        """Return the first ``counts`` numbers of each row, starting at row ``first``."""
         width = self._row
         if 8 * min(counts) == width:
             return data[first * width : (first + len(counts)) * width]

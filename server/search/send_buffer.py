@@ -1,7 +1,7 @@
-"""Results that wait to be sent on one call, bounded in bytes.
+"""The send buffer of a call: results that wait to be sent, bounded in bytes.
 
-Workers put results in; the call's coroutine takes them out, as many at a time as one message should carry. Queries
-look at :meth:`SendBuffer.has_room` before they search; a query that finds no room blocks until the client has read.
+Workers put results in. The coroutine of the call takes them out, one message at a time. Queries check
+:meth:`SendBuffer.has_room` before they search. A query that finds no room blocks until the client has read.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Final
 from whamming.server.search.results import Results
 
 RESPONSE_BYTES: Final = 1 << 18
-"""Results are joined into one message up to about so many bytes."""
+"""Results are joined into one message up to about this size."""
 OVERFULL: Final = 4
-"""Times the limit. Queries that are refused end without looking for room, so their ends can pile up beyond it."""
+"""Multiple of the limit at which the call stops reading requests. Refused queries end without waiting for room, so
+their ends can exceed the limit."""
 
 
 class SendBuffer:
-    """A bounded queue of results. One coroutine takes; any thread may call the rest.
+    """A bounded queue of results. One coroutine calls :meth:`take`; any thread may call the other methods.
 
-    Everything is guarded by the lock of the call, which its queries share.
+    The lock of the call guards all state.
     """
 
     def __init__(self, limit: int, lock: threading.Lock) -> None:
-        """Start empty, with room for ``limit`` bytes. To be called in the call's event loop."""
+        """Create an empty buffer for ``limit`` bytes. Must be called in the event loop of the call."""
         self._limit = limit
         self._lock = lock
         self._loop = asyncio.get_running_loop()
@@ -41,7 +42,7 @@ class SendBuffer:
         self._last_error: BaseException | None = None
 
     def put(self, results: Results) -> None:
-        """Add results. Called with the lock held. Never refuses: queries look for room first."""
+        """Add results, even if the buffer is full: queries check for room first. Called with the lock held."""
         if not self._discarding:
             size = results.nbytes
             self._waiting.append((results, size))
@@ -54,18 +55,18 @@ class SendBuffer:
 
     @property
     def is_overfull(self) -> bool:
-        """So much more than the limit waits that no new queries should be taken."""
+        """Whether the buffer is so far above its limit that the call should read no more requests."""
         return self._bytes > OVERFULL * self._limit
 
     async def drained(self) -> None:
-        """Return when the buffer is not overfull."""
+        """Wait until the buffer is no longer overfull."""
         while self.is_overfull:
             with self._lock:
                 writer = self._writer = self._loop.create_future()
             await writer
 
     def discard(self) -> None:
-        """Drop everything, now and from now on: nobody reads any more."""
+        """Drop all results, including later ones, because nobody reads them."""
         with self._lock:
             self._discarding = True
             self._waiting.clear()
@@ -75,9 +76,9 @@ class SendBuffer:
             _resolve(writer)
 
     def finish(self, error: BaseException | None = None, last: BaseException | None = None) -> None:
-        """Let :meth:`take` end: with ``error`` at once, else after what waits, with ``last`` if it is given.
+        """Make :meth:`take` end. Called with the lock held.
 
-        Called with the lock held.
+        It raises ``error`` at once. Without an error it ends after the waiting results, and raises ``last`` if given.
         """
         if not self._finished:
             self._last_error = last
@@ -86,14 +87,14 @@ class SendBuffer:
         self._wake()
 
     async def take(self) -> list[Results]:
-        """Return the results of the next message; none at the end. Raises the error given to :meth:`finish`."""
+        """Return the results of the next message, or an empty list at the end. Raises the error of :meth:`finish`."""
         while True:
             with self._lock:
                 if self._error is not None:
                     try:
                         raise self._error
                     finally:
-                        self._error = None  # its traceback leads here: together they would outlive the call
+                        self._error = None  # break the cycle: its traceback refers to this frame
                 if self._waiting:
                     return self._gather()
                 if self._last_error is not None:
@@ -105,7 +106,7 @@ class SendBuffer:
             await reader
 
     def _gather(self) -> list[Results]:
-        """Take results for one message. After a query's end it has nothing of another query with the same id."""
+        """Take the results of one message. After the end of a query, the message does not reuse its id."""
         first, size = self._waiting.popleft()
         results = [first]
         ended = {end.query_id for end in first.ends} if self._waiting else set()
@@ -132,7 +133,7 @@ class SendBuffer:
             return
         try:
             self._loop.call_soon_threadsafe(_resolve, reader)
-        except RuntimeError:  # the loop is closed: nobody reads any more
+        except RuntimeError:  # the loop is closed, so nobody reads
             self._discarding = True
 
 

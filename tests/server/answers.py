@@ -1,4 +1,4 @@
-"""Answers of Search taken apart: from the columns of a message to chunks and ends, each checked against the others."""
+"""Split the responses of Search into chunks and ends, and check that their columns agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHUTDOWN = search_pb2.END_REASON_SHUTDOWN
 FAILED = search_pb2.END_REASON_FAILED
 
 Place = tuple[float, int]
-"""A hit's distance and id: where a query can go on."""
+"""The distance and id of a hit: a position from which a query can resume."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class End:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Hits of one query, and its end if they are the last."""
+    """Some hits of one query, and its end if they are the last."""
 
     query_id: int
     ids: Sequence[int]
     distances: Sequence[float]
     payloads: Sequence[bytes] | None
-    """None: the message has none."""
+    """None: the message has no payloads."""
     lower_bound: float
     end: End | None = None
 
 
 def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
-    """Take a message apart. Its columns have as many rows as each other."""
+    """Split a message into chunks. Fails if its columns have different lengths."""
     counts = list(response.counts)
     assert len(response.query_ids) == len(response.lower_bounds) == len(counts), "columns of chunks differ in length"
     ids, distances = read_ids(response.ids), floats_of(response.distances)
@@ -74,7 +74,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
 
 
 def ends_of(ends: search_pb2.QueryEnds) -> dict[int, End]:
-    """Take the ends of a message apart, by query."""
+    """Return the ends in a message by query id."""
     count = len(ends.query_ids)
     assert len(set(ends.query_ids)) == count, "a query ended twice"
     assert len(ends.reasons) == len(ends.exact) == count, "columns of ends differ in length"
@@ -83,8 +83,8 @@ def ends_of(ends: search_pb2.QueryEnds) -> dict[int, End]:
     resumes = {resume.query_id: (resume.token.distance, resume.token.id) for resume in ends.resumes}
     guesses = {guess.query_id: guess_of(guess) for guess in ends.guesses}
     for given, parts in ((ends.errors, errors), (ends.resumes, resumes), (ends.guesses, guesses)):
-        assert len(parts) == len(given), "two for one query"
-        assert parts.keys() <= set(ends.query_ids), "of a query that has not ended"
+        assert len(parts) == len(given), "two entries for one query"
+        assert parts.keys() <= set(ends.query_ids), "an entry of a query that has not ended"
     return {
         query_id: End(reason, exact, spent, errors.get(query_id), resumes.get(query_id), guesses.get(query_id, ()))
         for query_id, reason, exact, spent in zip(ends.query_ids, ends.reasons, ends.exact, statistics, strict=True)
@@ -92,21 +92,19 @@ def ends_of(ends: search_pb2.QueryEnds) -> dict[int, End]:
 
 
 def statistics_of(columns: search_pb2.StatisticsColumns, count: int) -> list[dict[str, Any]]:
-    """Read what some queries have cost."""
+    """Return the statistics of each query."""
     values = {field.name: getattr(columns, field.name) for field in columns.DESCRIPTOR.fields}
     lengths = {len(column) for column in values.values()}
-    if lengths == {0}:  # nobody asked
+    if lengths == {0}:  # not requested
         return [dict.fromkeys(values, 0) for _ in range(count)]
     assert lengths == {count}, "columns of statistics differ in length"
     return [{name: column[row] for name, column in values.items()} for row in range(count)]
 
 
 def guess_of(guess: search_pb2.QueryGuess) -> list[Place]:
-    """Read unproven hits."""
     return list(zip(floats_of(guess.distances), read_ids(guess.ids), strict=True))
 
 
 def floats_of(data: bytes) -> list[float]:
-    """Read distances."""
     numbers: list[float] = np.frombuffer(data, dtype="<f8").tolist()
     return numbers

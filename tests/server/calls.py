@@ -1,7 +1,7 @@
-"""Search calls in this process: a real searcher, a real event loop, and an account of what each query was sent.
+"""Search calls without gRPC: a real searcher, a real event loop, and a record of what each query has received.
 
-:class:`Bench` runs slices when the test says so, in the test's own thread, so that the order of things is certain.
-With workers it runs them by itself, as a server does.
+Without workers, a :class:`Bench` runs slices in the thread of the test when the test says so, which makes the order of
+events deterministic. With workers, it searches in the background like a server.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def batch(
     form: Any = 0,
     after: Sequence[tuple[float, int]] = (),
 ) -> QueryBatch:
-    """A batch of queries; matrices are ``[n, columns]``, or cost tables ``[n, bits, 2]``."""
+    """Return a batch of queries. Matrices have the shape ``[n, columns]``; cost tables may be ``[n, bits, 2]``."""
     message = QueryBatch(index=index, query_ids=query_ids, codes=codes, form=form, options=options)
     for name, rows in (("weights", weights), ("tables", tables), ("vectors", vectors)):
         if rows is not None:
@@ -66,7 +66,7 @@ def batch(
 
 @dataclass(frozen=True)
 class Ending:
-    """How a query ended, as a client reads it."""
+    """How a query ended, as a client sees it."""
 
     reason: int
     exact: bool
@@ -79,11 +79,11 @@ class Ending:
 
 @dataclass
 class Account:
-    """What one query was sent. Every promise of the proto is checked chunk by chunk."""
+    """Everything that one query has received. Each chunk is checked against the guarantees of the proto."""
 
     options: QueryOptions
     last: tuple[float, int] = (-math.inf, -1)
-    """The last hit, or the place that the query was to continue after."""
+    """The last hit, or the position after which the query was to continue."""
     granted: float = math.inf
     ids: list[int] = field(default_factory=list)
     distances: list[float] = field(default_factory=list)
@@ -93,12 +93,12 @@ class Account:
     _end: Ending | None = None
 
     def add(self, hits: Truth, payloads: Sequence[bytes], bound: float) -> None:
-        """Enter a chunk."""
+        """Check and record a chunk."""
         assert self._end is None, "a chunk after the end"
         assert len(hits) <= (self.options.chunk_size or 4096)
         for hit in zip(hits.distances.tolist(), hits.ids.tolist(), strict=True):
-            assert hit > self.last, "out of order, or twice"
-            assert hit[0] >= max(self.bounds, default=-math.inf), "nearer than a bound that was sent"
+            assert hit > self.last, "a hit out of order, or sent twice"
+            assert hit[0] >= max(self.bounds, default=-math.inf), "a hit nearer than an earlier lower bound"
             self.last = hit
         self.ids += hits.ids.tolist()
         self.distances += hits.distances.tolist()
@@ -109,7 +109,7 @@ class Account:
         assert not math.isnan(bound)
 
     def finish(self, end: Ending) -> None:
-        """Enter the end."""
+        """Check and record the end."""
         assert self._end is None, "it ended twice"
         self._end = end
         finished = end.reason in FINISHED
@@ -154,14 +154,14 @@ class Account:
         return Truth(np.array(self.ids, dtype=np.uint64), np.array(self.distances, dtype=np.float64))
 
     def check_prefix(self, answer: Truth) -> None:
-        """All hits so far are the first of the answer, and no bound was a lie."""
+        """Check that all hits so far are the first of the answer, and that all bounds were right."""
         assert self.hits.bytes() == answer[: len(self.ids)].bytes()
         if len(self.ids) < len(answer):
             assert max(self.bounds, default=-math.inf) <= answer.distances[len(self.ids)]
 
 
 class Bench:
-    """A searcher over a database. Without workers, the test runs the slices."""
+    """A searcher of a database. Without workers, the test runs the slices."""
 
     def __init__(
         self, database: Database, threads: int = 0, *, slice_seconds: float = SLICE, snapshot_seconds: float = LONG
@@ -170,7 +170,7 @@ class Bench:
         self.searcher = Searcher(database, threads, slice_seconds, snapshot_seconds)
 
     def step(self) -> bool:
-        """Run what a worker would run next. Returns whether there was something."""
+        """Run what a worker would run next. Returns False if there was nothing to do."""
         scheduler = self.searcher._scheduler
         with scheduler._lock:
             turn = scheduler._take(LONG)
@@ -180,18 +180,17 @@ class Bench:
         return turn is not None
 
     def run(self) -> int:
-        """Run slices until there is nothing to do. Returns how many."""
+        """Run slices until there is nothing to do. Returns their number."""
         count = 0
         while self.step():
             count += 1
         return count
 
     def call(self, **limits: Any) -> Call:
-        """Open a call."""
         return Call(self, **limits)
 
     async def learn(self, index: str, bits: int) -> None:
-        """Search an index once, so that its further queries form groups if it is small."""
+        """Search an index once. If it is small, its later queries form groups."""
         call = self.call()
         call.ask(batch(index, [0], QueryOptions(k=1), tables=np.ones((1, bits, 2))))
         await call.finish()
@@ -203,7 +202,7 @@ class Bench:
 
 
 class Call:
-    """A Search call, and what its client has read of it."""
+    """A Search call, and everything that its client has read."""
 
     def __init__(
         self, bench: Bench, *, max_k: int = 2**31 - 1, max_queries: int = 4096, buffer_bytes: int = 1 << 20
@@ -213,13 +212,12 @@ class Call:
         self.search = SearchCall(bench.searcher, options_of, max_queries=max_queries, buffer_bytes=buffer_bytes)
         self.accounts: dict[int, Account] = {}
         self.order: list[int] = []
-        """The query of each chunk, in the order of arrival."""
+        """The query id of each chunk, in the order of arrival."""
 
     def __getitem__(self, query_id: int) -> Account:
         return self.accounts[query_id]
 
     def ask(self, message: QueryBatch) -> None:
-        """Send queries."""
         for row, query_id in enumerate(message.query_ids):
             account = self.accounts[query_id] = Account(message.options)
             if message.options.HasField("credit"):
@@ -230,17 +228,16 @@ class Call:
         self.search.add(message)
 
     def grant(self, query_id: int, hits: int) -> None:
-        """Let a query send more."""
+        """Grant credit to a query."""
         if query_id in self.accounts:
             self.accounts[query_id].granted += hits
         self.search.grant(query_id, hits)
 
     def cancel(self, *query_ids: int) -> None:
-        """Stop queries."""
         self.search.cancel(query_ids)
 
     def query(self, query_id: int) -> Query:
-        """The server's side of a query under way."""
+        """The server's state of a running query."""
         return self.search._queries[query_id]
 
     @property
@@ -249,11 +246,11 @@ class Call:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be read."""
+        """Bytes in the send buffer."""
         return self.search.buffer._bytes
 
     async def read_message(self) -> bool:
-        """Read the next message, waiting for it. Returns whether there was one, not the end of the call."""
+        """Wait for the next message and record it. Returns False at the end of the call."""
         some = await self.search.next_results()
         if not some:
             return False
@@ -261,7 +258,7 @@ class Call:
         return True
 
     async def read(self) -> int:
-        """Read what waits. Returns how many messages there were."""
+        """Read all waiting messages. Returns their number."""
         count = 0
         while self.waiting:
             await self.read_message()
@@ -269,12 +266,12 @@ class Call:
         return count
 
     async def run(self) -> None:
-        """Run slices and read until nothing happens any more."""
+        """Run slices and read messages until there is nothing left to do."""
         while self.bench.run() + await self.read():
             pass
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Read messages until a condition holds; workers search meanwhile."""
+        """Read messages until a condition holds, while the workers search."""
         while not condition():
             assert await self.read_message(), "the call ended first"
 
@@ -282,7 +279,7 @@ class Call:
         await self.until(lambda: all(self[query_id].has_ended for query_id in query_ids))
 
     async def finish(self) -> dict[int, Account]:
-        """Send nothing more and read the rest; all queries have ended when the call has."""
+        """Close the requests and read the rest. All queries must have ended by then."""
         self.search.close_requests()
         await self.run()
         while await self.read_message():
@@ -292,7 +289,7 @@ class Call:
         return self.accounts
 
     def enter(self, message: SearchResponse) -> None:
-        """Enter a message into the accounts."""
+        """Check a message and record it in the accounts."""
         ids, distances = np.frombuffer(message.ids.uint64, "<u8"), np.frombuffer(message.distances, "<f8")
         payloads = payload_list_of(message.payloads, len(ids))
         assert sum(message.counts) == len(ids) == len(distances) == len(payloads)
@@ -304,7 +301,7 @@ class Call:
             part = slice(first, first + count)
             first += count
             account = self[query_id]
-            assert count or query_id in ending, "a chunk of nothing"
+            assert count or query_id in ending, "an empty chunk"
             kept = payloads[part] if account.options.payloads else []
             assert account.options.payloads or not any(payloads[part])
             account.add(Truth(ids[part], distances[part]), kept, bound)
@@ -328,12 +325,12 @@ class Call:
 
 
 def random_table(bits: int, seed: int = 0) -> Floats:
-    """Costs ``[bits, 2]``."""
+    """Return a random cost table ``[bits, 2]``."""
     return np.random.default_rng(seed).random((bits, 2))
 
 
 def answer_of(index: StoredIndex, costs: Floats) -> Truth:
-    """All items of an index in order, by the oracle."""
+    """Return all items of an index in the order of the oracle."""
     parts = list(index.snapshot().scan(1000))
     if not parts:
         return Truth(np.empty(0, dtype=np.uint64), np.empty(0))

@@ -1,4 +1,4 @@
-"""Items on a server with their truth beside them: indexes written by raw stubs, and questions about them."""
+"""Indexes on a server, written through raw stubs, with a model that knows the right answers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from whamming.wire.descriptions import settings_message
 
 
 class Collection:
-    """An index on a server, and its model."""
+    """An index on a server, and a model of its contents."""
 
     def __init__(self, stubs: Stubs, name: str, settings: IndexSettings) -> None:
-        """Create the index."""
         self.stubs = stubs
         self.name = name
         self.model = Model(settings)
@@ -49,7 +48,7 @@ class Collection:
         bit_order: BitOrder = "little",
         sealed: bool = False,
     ) -> Collection:
-        """So many random codes with ids 0, 1, ..."""
+        """Create an index of ``n`` random codes with ids 0, 1, ..."""
         self = cls(stubs, name, IndexSettings(bits, bit_order))
         codes = make_codes("uniform", n, bits, np.random.default_rng(seed))
         self.upsert(np.arange(n, dtype=np.uint64), codes)
@@ -58,7 +57,7 @@ class Collection:
         return self
 
     def upsert(self, ids: Ids, codes: Codes, payloads: Sequence[bytes] = ()) -> None:
-        """Write items, in messages of a moderate size."""
+        """Write items to the index and the model."""
         self.model.upsert(ids, codes, payloads or None)
         self._packed = None
         size = 20_000
@@ -74,28 +73,26 @@ class Collection:
         assert [one.count for one in done] == [len(one.items.ids.uint64) // 8 for one in requests]
 
     def delete(self, ids: Sequence[int]) -> None:
-        """Remove items."""
+        """Delete items from the index and the model."""
         self.model.delete(ids)
         self._packed = None
         self.stubs.items.Delete(item_pb2.DeleteRequest(index=self.name, ids=pack_ids(ids)))
 
     def seal(self) -> None:
-        """Give the items tables."""
         *_, last = self.stubs.indexes.SealIndex(index_pb2.SealIndexRequest(name=self.name))
         assert last.progress == 1
 
     def drop(self) -> None:
-        """Remove the index."""
         self.stubs.indexes.DeleteIndex(index_pb2.DeleteIndexRequest(name=self.name))
 
     def packed(self) -> tuple[Ids, Codes]:
-        """All items, lowest bit first."""
+        """All ids and codes, in little bit order."""
         if self._packed is None:
             self._packed = self.model.packed("little")
         return self._packed
 
     def near(self, rng: np.random.Generator) -> Codes:
-        """A code like one of the items, lowest bit first."""
+        """A code similar to one of the items, in little bit order."""
         _, codes = self.packed()
         if not len(codes):
             codes = make_codes("uniform", 1, self.settings.bits, rng)
@@ -104,16 +101,16 @@ class Collection:
         return found
 
     def question(self, form: Form = "table", kind: WeightKind = "random", seed: int = 0, query_id: int = 0) -> Question:
-        """A query around one of the items."""
+        """Return a query near one of the items."""
         rng = np.random.default_rng([seed, query_id])
         return ask_about(form, kind, self.near(rng), self.settings, rng, query_id)
 
     def truth(self, question: Question) -> Truth:
-        """All items in order."""
+        """Return the exact answer to a query."""
         ids, codes = self.packed()
         assert question.costs is not None
         return truth(codes, question.costs, ids)
 
     def payloads(self, ids: Sequence[int]) -> list[bytes]:
-        """What is kept with items."""
+        """Return the payloads of items."""
         return [self.model.items[id_][1] for id_ in ids]

@@ -1,4 +1,4 @@
-"""Columns as any client packs and reads them: numbers end to end, little-endian. Nothing here is ``whamming.wire``."""
+"""Pack and read columns as any client would, without ``whamming.wire``."""
 
 from __future__ import annotations
 
@@ -17,34 +17,31 @@ ELEMENT_TYPES = {
     "<f8": types_pb2.ELEMENT_TYPE_FLOAT64,
     "|u1": types_pb2.ELEMENT_TYPE_UINT8,
 }
-"""By the names that numpy has for them."""
+"""Element types by numpy type string."""
 
 
 def pack_ids(ids: Iterable[int]) -> types_pb2.IdColumn:
-    """Pack ids."""
     return types_pb2.IdColumn(uint64=np.fromiter(ids, dtype="<u8").tobytes())
 
 
 def read_ids(column: types_pb2.IdColumn) -> list[int]:
-    """Read ids."""
     ids: list[int] = np.frombuffer(column.uint64, dtype="<u8").tolist()
     return ids
 
 
 def pack_matrix(rows: ArrayLike, dtype: str | None = None) -> types_pb2.Matrix:
-    """Pack rows of numbers ``[n, columns]``, by default in their own type."""
+    """Pack rows of numbers ``[n, columns]``, by default without changing their type."""
     data: Any = np.asarray(rows, dtype=dtype)
     return types_pb2.Matrix(type=ELEMENT_TYPES[data.dtype.str], columns=data.shape[1], data=data.tobytes())
 
 
 def pack_payloads(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
-    """Pack payloads."""
     lengths = np.array([len(payload) for payload in payloads], dtype="<u4")
     return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=b"".join(payloads))
 
 
 def read_payloads(column: types_pb2.PayloadColumn) -> list[bytes]:
-    """Read payloads, all of whose bytes belong to one."""
+    """Read payloads. Fails if the data does not match the lengths."""
     ends = np.cumsum(np.frombuffer(column.lengths, dtype="<u4"), dtype=np.int64).tolist()
-    assert len(column.data) == (ends[-1] if ends else 0), "payloads of another length"
+    assert len(column.data) == (ends[-1] if ends else 0), "payload data does not match the lengths"
     return [column.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""Servers that tests share: one over each store, each a process of its own."""
+"""Server processes that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module", params=["ram", "lmdb"])
 def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server over one store, then over the other."""
+    """A server with an in-memory store, then one with an LMDB store."""
     place: Path | str = ":memory:" if request.param == "ram" else tmp_path_factory.mktemp("data") / "db"
     with ServerProcess(place) as server:
         yield server
@@ -24,7 +24,7 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """A server in memory."""
+    """A server with an in-memory store."""
     with ServerProcess() as server:
         yield server
         server.check_log()
@@ -38,5 +38,5 @@ def stubs(server: ServerProcess) -> Iterator[Stubs]:
 
 @pytest.fixture
 def name() -> str:
-    """The name of an index that no other test has."""
+    """An index name that no other test uses."""
     return f"index-{next(_names)}"

@@ -1,4 +1,4 @@
-"""A Search call by raw stubs, and a book that is kept on it: every promise of the proto, checked chunk by chunk."""
+"""A Search call through raw stubs that checks each chunk against the guarantees of the proto."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from whamming.v1 import search_pb2
 
 @dataclass
 class Account:
-    """What one query has been sent."""
+    """Everything that one query has received."""
 
     options: Options
     after: Place = (-math.inf, -1)
-    """The last hit, or where the query was to go on."""
+    """The last hit, or the position after which the query was to continue."""
     granted: float = math.inf
     ids: list[int] = field(default_factory=list)
     distances: list[float] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     chunks: int = 0
     bound: float = -math.inf
-    """The greatest lower bound sent."""
+    """The greatest lower bound received."""
     last_bound: float = -math.inf
     end: End | None = None
 
@@ -46,21 +46,21 @@ class Account:
         return account
 
     def enter(self, chunk: Chunk) -> None:
-        """Check a chunk against all that was promised before, and add it up."""
+        """Check a chunk against everything received before, and record it."""
         assert self.end is None, "a chunk after the end"
         assert len(chunk.ids) <= (self.options.chunk_size or 4096)
-        assert chunk.ids or chunk.end is not None, "a chunk of nothing"
+        assert chunk.ids or chunk.end is not None, "an empty chunk"
         for place in zip(chunk.distances, chunk.ids, strict=True):
-            assert place > self.after, "out of order, or twice"
-            assert place[0] >= self.bound, "nearer than a bound that was sent"
+            assert place > self.after, "a hit out of order, or sent twice"
+            assert place[0] >= self.bound, "a hit nearer than an earlier lower bound"
             self.after = place
         self.ids.extend(chunk.ids)
         self.distances.extend(chunk.distances)
         if self.options.payloads:
-            assert chunk.payloads is not None or not chunk.ids, "payloads were asked for"
+            assert chunk.payloads is not None or not chunk.ids, "payloads were requested"
             self.payloads.extend(chunk.payloads or ())
         else:
-            assert not any(chunk.payloads or ()), "payloads were not asked for"
+            assert not any(chunk.payloads or ()), "payloads were not requested"
         self.chunks += 1
         assert len(self.ids) <= self.granted, "more hits than granted"
         assert not math.isnan(chunk.lower_bound)
@@ -80,7 +80,7 @@ class Account:
         if finished:
             assert end.resume is None
         elif self.after[1] >= 0:
-            assert end.resume == self.after, "no token, though there was a hit, or a token to begin with"
+            assert end.resume == self.after, "a missing or wrong resume token"
         else:
             assert end.resume is None
         if end.reason == COMPLETE:
@@ -90,25 +90,25 @@ class Account:
 
     @property
     def bytes(self) -> tuple[bytes, bytes]:
-        """The hits, to be compared with the truth's."""
+        """The hits as bytes, to compare with :meth:`Truth.bytes`."""
         return np.array(self.ids, dtype=np.uint64).tobytes(), np.array(self.distances, dtype=np.float64).tobytes()
 
     def check_prefix(self, answer: Truth) -> None:
-        """All hits so far are the first of the answer, and no bound was a lie."""
+        """Check that all hits so far are the first of the answer, and that all bounds were right."""
         assert self.bytes == answer[: len(self.ids)].bytes()
         if len(self.ids) < len(answer):
             assert self.bound <= answer.distances[len(self.ids)]
 
 
 class Conversation:
-    """One Search call. Use it in a ``with`` block, which cancels it."""
+    """One Search call. Use it in a ``with`` block, which cancels the call at its end."""
 
     def __init__(self, stub: Any, timeout: float = PATIENCE) -> None:
         self._requests: queue.SimpleQueue[search_pb2.SearchRequest | None] = queue.SimpleQueue()
         self.call = stub.Search(iter(self._requests.get, None), timeout=timeout)
         self.accounts: dict[int, Account] = {}
         self.order: list[int] = []
-        """The query of each chunk, in the order of their arrival."""
+        """The query id of each chunk, in the order of arrival."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,15 +125,14 @@ class Conversation:
         self.send(search_pb2.SearchRequest(queries=batch))
 
     def send(self, request: search_pb2.SearchRequest) -> None:
-        """Send any request; nothing is noted."""
+        """Send any request without recording it."""
         self._requests.put(request)
 
     def cancel(self, *query_ids: int) -> None:
-        """Stop queries."""
         self.send(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=query_ids)))
 
     def grant(self, query_id: int, hits: int) -> None:
-        """Let a query send more."""
+        """Grant credit to a query."""
         if query_id in self.accounts:
             self.accounts[query_id].granted += hits
         self.send(search_pb2.SearchRequest(grant=search_pb2.GrantCredit(query_id=query_id, hits=hits)))
@@ -143,12 +142,12 @@ class Conversation:
         self._requests.put(None)
 
     def responses(self) -> Iterator[list[Chunk]]:
-        """Receive message after message, each entered into the book."""
+        """Yield the chunks of each message, after checking and recording them."""
         for response in self.call:
             chunks = chunks_of(response)
             if response.HasField("payloads"):
                 asked = [self.accounts[chunk.query_id].options.payloads for chunk in chunks]
-                assert any(asked), "payloads that nobody asked for"
+                assert any(asked), "payloads that no query requested"
             for chunk in chunks:
                 self.accounts[chunk.query_id].enter(chunk)
                 self.order.append(chunk.query_id)
@@ -164,11 +163,11 @@ class Conversation:
         raise AssertionError("the call ended first")
 
     def until_ended(self, *query_ids: int) -> None:
-        """Receive until some queries have ended."""
+        """Receive messages until the given queries have ended."""
         self.until(lambda: all(self.accounts[query_id].end is not None for query_id in query_ids))
 
     def finish(self) -> Mapping[int, Account]:
-        """Close the sending side and receive the rest; all queries have ended when the call has, with OK."""
+        """Close the sending side and receive the rest. The call must end with OK, after all its queries."""
         self.done()
         for _ in self.responses():
             pass
@@ -176,7 +175,7 @@ class Conversation:
         return self.accounts
 
     def finish_unavailable(self) -> Mapping[int, Account]:
-        """Receive the rest of a server that shuts down: all queries end, then the call does, with UNAVAILABLE."""
+        """Receive the rest from a stopping server. The call must end with UNAVAILABLE, after all its queries."""
         with pytest.raises(grpc.RpcError) as caught:
             for _ in self.responses():
                 pass
@@ -186,11 +185,11 @@ class Conversation:
 
 
 def end_of(account: Account) -> End:
-    """How a query has ended."""
+    """Return how a query ended."""
     assert account.end is not None, "it has not ended"
     return account.end
 
 
 def reason_of(account: Account) -> int:
-    """Why a query has ended."""
+    """Return why a query ended."""
     return end_of(account).reason

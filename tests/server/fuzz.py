@@ -1,7 +1,7 @@
-"""Fuzz a server: ``python -m tests.server.fuzz``; see ``--help``.
+"""Fuzz a server with random calls: ``python -m tests.server.fuzz``; see ``--help``.
 
-The server and many clients share this process and its event loop. A failure is printed with its seed, its number and
-what was sent; ``--seed S --first N --cases 1`` makes that case again, ``--replay FILE`` runs one that was written down.
+The server and its clients run in one process and one event loop. A failure is printed with its seed, its number and the
+messages that were sent. ``--seed S --first N --cases 1`` repeats a case; ``--replay FILE`` runs a case from a file.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from tests.server.fuzz_client import fuzzing
 from tests.server.fuzz_statuses import UnsoundError, expect
 
 CONTROL_EVERY: Final = 250
-"""Cases between two looks at whether the server still answers right."""
+"""Number of cases between two control searches."""
 GROWTH: Final = 96 << 20
-"""Bytes that the process, server and clients together, may grow by after the first tenth of the cases."""
+"""Bytes by which the process may grow after the first tenth of the cases."""
 SHOWN: Final = 4000
-"""Hexadecimal digits of a message that are printed."""
+"""Maximum number of hexadecimal digits of a message to print."""
 
 
-class FoundError(AssertionError):
-    """The fuzz has found something; says what, and how to see it again."""
+class FuzzError(AssertionError):
+    """A case failed. The message says how to repeat it."""
 
 
 @dataclass
 class Report:
-    """What a run came to."""
+    """The results of a run."""
 
     seed: int
     cases: int = 0
     seconds: float = 0.0
     work: float = 0.0
-    """Seconds of processor time, of the server and its clients."""
+    """CPU seconds of the server and its clients."""
     compared: int = 0
     controls: int = 0
     grown: int = 0
@@ -52,9 +52,8 @@ class Report:
     ends: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """Say it in a line."""
         return (
-            f"seed {self.seed}: {self.cases:,} cases in {self.seconds:.0f} s ({self.work:.0f} s of processor time), "
+            f"seed {self.seed}: {self.cases:,} cases in {self.seconds:.0f} s ({self.work:.0f} s of CPU time), "
             f"{self.cases / self.seconds:.0f} per second; "
             f"{self.compared:,} searches and {self.controls} controls compared with the oracle; "
             f"grown by {self.grown / 2**20:.0f} MiB"
@@ -70,7 +69,7 @@ async def fuzz_service(
     workers: int = 48,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
-    """Run cases, many at a time; raises :class:`FoundError` at the first that shows something wrong."""
+    """Run cases concurrently. Raises :class:`FuzzError` for the first one that fails."""
     report = Report(seed)
     numbers = iter(range(first, first + cases))
     rng = random.Random(seed)
@@ -92,7 +91,7 @@ async def fuzz_service(
                         report.controls += 1
                         progress(report.cases)
                 except UnsoundError as error:
-                    raise FoundError(describe(seed, number, case, error)) from error
+                    raise FuzzError(describe(seed, number, case, error)) from error
                 if not settled and report.cases >= cases // 10:
                     settled = resident()
 
@@ -103,28 +102,31 @@ async def fuzz_service(
             for task in tasks:
                 task.cancel()
         report.seconds, report.work = time.perf_counter() - start, time.process_time() - worked
-        await fuzz.check_quiet()
+        await fuzz.check_idle()
         for _ in range(4):
             await fuzz.control(rng)
             report.controls += 1
         await fuzz.drop([name for name in await fuzz.indexes() if name not in fuzz.controls])
-        await fuzz.check_quiet()
-        expect(open_files() <= files, f"{open_files()} open files, {files} at first")
+        await fuzz.check_idle()
+        expect(open_files() <= files, f"{open_files()} open files, {files} at the start")
         report.grown = resident() - settled
         report.compared, report.statuses, report.ends = fuzz.checks.compared, fuzz.checks.statuses, fuzz.checks.ends
         if settled:
-            expect(report.grown <= GROWTH, f"grown by {report.grown / 2**20:.0f} MiB, at most {GROWTH / 2**20:.0f}")
+            expect(
+                report.grown <= GROWTH,
+                f"grown by {report.grown / 2**20:.0f} MiB; the limit is {GROWTH / 2**20:.0f} MiB",
+            )
     return report
 
 
 def describe(seed: int, number: int, case: Case, error: Exception) -> str:
-    """Say what went wrong, and how to see it again."""
+    """Return a report of what went wrong and how to repeat it."""
     lines = [
         f"{error}",
         f"seed {seed}, case {number}: {case.method}, timeout {case.timeout}",
         *(f"  {verb} {_shown(value) if verb == 'send' else value}" for verb, value in case.steps),
-        f"again: python -m tests.server.fuzz --seed {seed} --first {number} --cases 1",
-        f"after the ones before it: python -m tests.server.fuzz --seed {seed} --cases {number + 1}",
+        f"repeat: python -m tests.server.fuzz --seed {seed} --first {number} --cases 1",
+        f"repeat with all earlier cases: python -m tests.server.fuzz --seed {seed} --cases {number + 1}",
     ]
     return "\n".join(lines)
 
@@ -135,25 +137,25 @@ def _shown(data: bytes) -> str:
 
 
 def resident() -> int:
-    """Return the bytes that this process has in memory, without those of files."""
+    """Return the anonymous memory of this process in bytes."""
     return int(re.findall(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) << 10
 
 
 def open_files() -> int:
-    """Return how many files this process has open."""
+    """Return the number of open files of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.server.fuzz", description="Fuzz a server with odd calls.")
-    parser.add_argument("--seed", type=int, default=None, help="of the cases; by default another each time")
-    parser.add_argument("--cases", type=int, default=20_000, help="how many (default: %(default)s)")
+    """Run from the command line. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.server.fuzz", description="Fuzz a server with random calls.")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the cases (default: random)")
+    parser.add_argument("--cases", type=int, default=20_000, help="number of cases (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
-    parser.add_argument("--store", choices=("ram", "lmdb"), default="ram", help="(default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=48, help="calls at a time (default: %(default)s)")
-    parser.add_argument("--replay", type=Path, help="run the one case in a file, as --write writes it")
-    parser.add_argument("--write", type=Path, help="write the first case to a file rather than run any")
+    parser.add_argument("--store", choices=("ram", "lmdb"), default="ram", help="kind of store (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=48, help="number of concurrent calls (default: %(default)s)")
+    parser.add_argument("--replay", type=Path, help="run the case in a file written by --write")
+    parser.add_argument("--write", type=Path, help="write the first case to a file and exit")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed
     if given.write is not None:

@@ -1,8 +1,8 @@
-"""Cases for the fuzz: what a client that is wrong, odd, hasty or hostile sends to each rpc.
+"""Fuzz cases: what a broken or hostile client does with each rpc.
 
-A case is a method and what is done with one call of it. The cases of a seed are numbered, and each can be made again
-without the others. Messages are made in three ways: bytes of no meaning; messages of the right shape whose values are
-odd; and mostly right ones with a fault, in a field or in the bytes.
+A case is a method and the steps of one call. The cases of a seed are numbered, and each can be generated without the
+others. There are three kinds of messages: random bytes, well-formed messages with unusual values, and mostly valid
+messages with one fault in a field or in the bytes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from whamming.server.app import SERVICES
 METHODS: Final[dict[str, MethodDescriptor]] = {
     f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods
 }
-"""Ours, by path."""
+"""Our methods by path."""
 FOREIGN: Final = (
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 )
-"""Served by gRPC's own packages."""
+"""Methods that gRPC's own packages serve."""
 UNKNOWN: Final = ("/whamming.v1.SearchService/Nothing", "/whamming.v2.SearchService/Search", "/")
 
 Verb = Literal["send", "read", "yield", "close", "cancel"]
 Step = tuple[Verb, Any]
-"""``send`` bytes; let so many responses be ``read``; ``yield`` so many times to others; ``close`` the sending side;
-``cancel`` the call."""
+"""A verb and its value: ``send`` these bytes, ``read`` up to this many responses, ``yield`` this many times to other
+tasks, ``close`` the sending side, or ``cancel`` the call."""
 
 
 @dataclass(frozen=True)
@@ -42,37 +42,35 @@ class Case:
     method: str
     steps: tuple[Step, ...]
     timeout: float | None = None
-    """Seconds that the client gives the call; None: as long as it takes."""
+    """The client's deadline in seconds. None: no deadline."""
 
     @property
     def sent(self) -> list[bytes]:
-        """The messages."""
+        """The messages that are sent."""
         return [value for verb, value in self.steps if verb == "send"]
 
     @property
     def cancels(self) -> bool:
-        """The client gives up, or may."""
+        """Whether the client cancels the call."""
         return any(verb == "cancel" for verb, _ in self.steps)
 
     def to_json(self) -> str:
-        """Write it down, to be read by :meth:`from_json`."""
         steps = [[verb, value.hex() if verb == "send" else value] for verb, value in self.steps]
         return json.dumps({"method": self.method, "steps": steps, "timeout": self.timeout})
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        """Read a case."""
         values = json.loads(text)
         steps = tuple((verb, bytes.fromhex(value) if verb == "send" else value) for verb, value in values["steps"])
         return cls(values["method"], steps, values["timeout"])
 
 
 def make_case(seed: int, number: int) -> Case:
-    """Return a case of a seed: the same one every time."""
+    """Generate a case. The same seed and number always give the same case."""
     return _Maker(random.Random(f"{seed}/{number}")).case()
 
 
-_WEIGHTS: Final = {  # how often each method is called; 3 where nothing is said
+_WEIGHTS: Final = {  # relative frequency of each method; 3 for the others
     "Search": 34,
     "SearchOnce": 12,
     "Upsert": 12,
@@ -86,7 +84,7 @@ _WEIGHTS: Final = {  # how often each method is called; 3 where nothing is said
 
 
 class _Maker(Messages):
-    """Makes one case."""
+    """Generates one case."""
 
     def case(self) -> Case:
         rng = self.rng
@@ -96,7 +94,7 @@ class _Maker(Messages):
         method = METHODS[path]
         if method.client_streaming:
             steps = self.conversation(method)
-        elif self.chance(0.01):  # not what the method takes
+        elif self.chance(0.01):  # a wrong number of messages
             steps = [("send", self.message(method)) for _ in range(rng.choice((0, 2, 3)))]
         else:
             steps = [("send", self.message(method))]
@@ -105,11 +103,11 @@ class _Maker(Messages):
             steps.insert(steps.index(("cancel", None)), ("yield", rng.choice((0, 1, 2, 5, 20))))
         timeout = rng.choice((0.0, 0.001, 0.003, 0.01, 0.1)) if self.chance(0.02) else None
         if not steps or (not method.client_streaming and not any(verb == "send" for verb, _ in steps)):
-            timeout = 0.2  # gRPC waits for the message that has to come, for as long as it is told to
+            timeout = 0.2  # gRPC waits for the missing message until the deadline
         return Case(path, tuple(steps), timeout)
 
     def foreign(self) -> Case:
-        """A call of what is not ours."""
+        """A call of a method that is not ours."""
         path = self.rng.choice((*FOREIGN, *UNKNOWN))
         data = self.rng.choice((b"", b"\x0a\x00", b"\x0a\x17whamming.v1.ItemService", self.junk(), self.wire()))
         steps: list[Step] = [("send", data)]
@@ -118,7 +116,7 @@ class _Maker(Messages):
         return Case(path, tuple(steps))
 
     def conversation(self, method: MethodDescriptor) -> list[Step]:
-        """What is done on a stream: messages, and pauses in which responses are read or not."""
+        """The steps on a stream: messages, and pauses in which responses are read or not."""
         rng = self.rng
         steps: list[Step] = []
         eager = self.chance(0.7)

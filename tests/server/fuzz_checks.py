@@ -1,4 +1,4 @@
-"""What must hold of every answer, whatever was asked."""
+"""Checks that the answer to every fuzz case must pass."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from tests.server.fuzz_values import MAX_BATCH, MAX_MESSAGE
 from whamming.v1 import search_pb2
 
 MOST_RESPONSES: Final = 500
-"""A client that has had so many has had enough, and cancels: there are indexes of 100,000 items, scanned one by one."""
+"""A client cancels after this many responses, so that scans of large indexes item by item do not take too long."""
 
 
 class Checks:
-    """Checks answers."""
+    """Checks answers, and counts how calls and queries ended."""
 
     def __init__(self, controls: dict[str, Control]) -> None:
-        """Know what the control indexes hold."""
         self.controls = controls
         self.statuses: Counter[str] = Counter()
-        """How calls ended, by method."""
+        """Counts of calls by method and status."""
         self.ends: Counter[str] = Counter()
-        """How queries ended."""
+        """Counts of queries by end reason."""
         self.compared = 0
-        """Searches whose hits were compared with the oracle's."""
+        """Number of searches whose hits were compared with the oracle."""
 
     def check(self, case: Case, answer: Answer) -> None:
-        """Raise :class:`UnsoundError` where an answer is wrong."""
+        """Raise :class:`UnsoundError` if an answer is wrong."""
         try:
             self._check(case, answer)
         except UnsoundError:
@@ -53,7 +52,7 @@ class Checks:
         if case.method in FOREIGN:
             return
         if case.method in UNKNOWN:
-            expect(answer.code == Code.UNIMPLEMENTED, f"{answer.code} of a method that there is not")
+            expect(answer.code == Code.UNIMPLEMENTED, f"{answer.code} for an unknown method")
             return
         method = METHODS[case.method]
         allowed = STATUSES.get(method.name, ONE_INDEX)
@@ -61,7 +60,7 @@ class Checks:
         if answer.code != Code.OK:
             check_details(answer, method.input_type)
         if not case.cancels and any(len(data) > MAX_MESSAGE for data in case.sent):
-            expect(answer.code != Code.OK, "a message that is too large was taken")
+            expect(answer.code != Code.OK, "a message that is too large was accepted")
             return
         kind = message_factory.GetMessageClass(method.output_type)
         responses: list[Any] = [kind.FromString(data) for data in answer.responses]
@@ -73,7 +72,7 @@ class Checks:
             except DecodeError:
                 if not case.cancels:
                     refused = answer.code != Code.OK if requests else answer.code == Code.INVALID_ARGUMENT
-                    expect(refused, f"{answer.code.name} for bytes that are no message")
+                    expect(refused, f"{answer.code.name} for bytes that are not a message")
                 break
         specific = getattr(self, f"_{method.name}", None)
         if specific is not None and requests:
@@ -87,14 +86,14 @@ class Checks:
             expect(names == sorted(set(names)), f"names out of order: {names}")
             expect(all(name > requests[0].page_token for name in names), "names of another page")
             expect(len(names) <= (requests[0].page_size or 100), f"{len(names)} names on a page")
-            token = response.next_page_token  # the name of an index that may have been dropped meanwhile
+            token = response.next_page_token  # the index may have been dropped meanwhile
             expect(not token or not names or token >= names[-1], f"a token {token} after {names}")
 
     def _Upsert(self, requests: list[Any], responses: list[Any], answer: Answer, case: Case) -> None:  # noqa: N802
         expect(len(responses) <= len(requests), "more acknowledgements than batches")
         for request, response in zip(requests, responses, strict=False):
-            expect(response.sequence == request.sequence, "an acknowledgement out of turn")
-            expect(8 * response.count == len(request.items.ids.uint64), "another number of items acknowledged")
+            expect(response.sequence == request.sequence, "an acknowledgement out of order")
+            expect(8 * response.count == len(request.items.ids.uint64), "the wrong number of items was acknowledged")
         if answer.code == Code.OK and not case.cancels:
             expect(len(responses) == len(requests), "a batch without acknowledgement")
 
@@ -102,22 +101,22 @@ class Checks:
         request = requests[0]
         for response in responses[:1]:
             items, ids = response.items, read_ids(request.ids)
-            expect(items.ids == request.ids, "other ids")
-            expect(len(response.found) == len(ids), "another number of answers")
-            expect(set(response.found) <= {0, 1}, "found is 0 or 1")
+            expect(items.ids == request.ids, "wrong ids")
+            expect(len(response.found) == len(ids), "the wrong number of answers")
+            expect(set(response.found) <= {0, 1}, "found must be 0 or 1")
             payloads = read_payloads(items.payloads) if items.HasField("payloads") else [b""] * len(ids)
-            expect(len(payloads) == len(ids), "another number of payloads")
+            expect(len(payloads) == len(ids), "the wrong number of payloads")
             control = self.controls.get(request.index)
             if control is None:
                 continue
             places = {int(item): place for place, item in enumerate(control.ids)}
             width = control.settings.code_bytes
-            expect(len(items.codes) == len(ids) * width, "another number of codes")
+            expect(len(items.codes) == len(ids) * width, "the wrong number of codes")
             for row, (item, found) in enumerate(zip(ids[:200], response.found, strict=False)):
                 expect(found == (item in places), f"id {item}: found {found}")
                 code = control.codes[places[item]].tobytes() if found else bytes(width)
-                expect(items.codes[row * width : (row + 1) * width] in (code, _spare(code, control)), "a code")
-                expect(payloads[row] == (control.payloads[places[item]] if found else b""), "another payload")
+                expect(items.codes[row * width : (row + 1) * width] in (code, _spare(code, control)), "a wrong code")
+                expect(payloads[row] == (control.payloads[places[item]] if found else b""), "a wrong payload")
 
     def _Scan(self, requests: list[Any], responses: list[Any], answer: Answer, case: Case) -> None:  # noqa: N802
         control = self.controls.get(requests[0].index)
@@ -125,8 +124,8 @@ class Checks:
             expect(len(response.items.ids.uint64) <= 8 * (requests[0].batch_size or 10_000), "too many items")
         if control is not None and answer.code == Code.OK and not case.cancels:
             ids = [item for response in responses for item in read_ids(response.items.ids)]
-            expect(sorted(ids) == sorted(control.ids.tolist()), "a scan without all items")
-            expect(all(response.total == len(ids) for response in responses), "another total")
+            expect(sorted(ids) == sorted(control.ids.tolist()), "a scan must return all items once")
+            expect(all(response.total == len(ids) for response in responses), "a wrong total")
             payloads = [payload for response in responses for payload in read_payloads(response.items.payloads)]
             known = dict(zip(control.ids.tolist(), control.payloads, strict=True))
             expect(payloads == [known[item] for item in ids], "payloads of other items")
@@ -142,9 +141,9 @@ class Checks:
         if not expected.is_certain:
             return
         if expected.whole is not None and bounded:
-            expect(answer.code == Code.OK, f"{answer.code.name} for a search that makes sense: {answer.details}")
+            expect(answer.code == Code.OK, f"{answer.code.name} for a valid search: {answer.details}")
         else:
-            expect(answer.code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION), "a senseless search was answered")
+            expect(answer.code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION), "an invalid search was answered")
 
     def _Search(self, requests: list[Any], responses: list[Any], answer: Answer, case: Case) -> None:  # noqa: N802
         batches = [request.queries for request in requests if request.HasField("queries")]
@@ -157,9 +156,9 @@ class Checks:
         chunks: dict[int, list[Chunk]] = defaultdict(list)
         for response in responses:
             if response.HasField("payloads"):
-                expect(asked_payloads & set(response.query_ids), "payloads that nobody asked for")
+                expect(asked_payloads & set(response.query_ids), "payloads that were not requested")
             for chunk in chunks_of(response):
-                expect(times[chunk.query_id], f"a chunk of query {chunk.query_id}, which nobody sent")
+                expect(times[chunk.query_id], f"a chunk of query {chunk.query_id}, which was not sent")
                 chunks[chunk.query_id].append(chunk)
         for batch in batches:
             for row, (query_id, expected) in enumerate(zip(batch.query_ids, self._expected(batch), strict=True)):
@@ -174,14 +173,17 @@ class Checks:
         whole = whole and all(batch.query_ids for batch in batches)
         most = max((max(len(r.queries.query_ids), len(r.cancel.query_ids)) for r in requests), default=0)
         if whole and max(times.values(), default=0) <= 1 and most <= MAX_BATCH:
-            expect(answer.code == Code.OK, f"{answer.code.name} for requests that make sense: {answer.details}")
+            expect(answer.code == Code.OK, f"{answer.code.name} for valid requests: {answer.details}")
         if answer.code == Code.OK:
-            expect(whole, "a request without sense was taken")
-            expect(most <= MAX_BATCH, f"{most} queries in a request were taken, or cancels; at most {MAX_BATCH}")
+            expect(whole, "an invalid request was accepted")
+            expect(most <= MAX_BATCH, f"a request with {most} ids was accepted; the limit is {MAX_BATCH}")
             for batch in batches:
-                expect(len(set(batch.query_ids)) == len(batch.query_ids), "an id was taken twice in a batch")
+                expect(len(set(batch.query_ids)) == len(batch.query_ids), "a repeated id in a batch was accepted")
             for query_id, count in times.items():
-                expect(_ends(chunks[query_id]) == count, f"{_ends(chunks[query_id])} ends of {count} of {query_id}")
+                expect(
+                    _ends(chunks[query_id]) == count,
+                    f"query id {query_id}: {_ends(chunks[query_id])} ends, expected {count}",
+                )
 
     def _expected(self, batch: search_pb2.QueryBatch) -> list[Expected]:
         control = self.controls.get(batch.index)
@@ -212,9 +214,9 @@ def _ends(chunks: list[Chunk]) -> int:
 def _chunk_of_once(response: search_pb2.SearchOnceResponse, batch: search_pb2.QueryBatch) -> Chunk:
     """Return the answer of SearchOnce as the only chunk of a query."""
     one = response.statistics
-    expect(response.HasField("statistics") <= batch.options.statistics, "statistics that nobody asked for")
+    expect(response.HasField("statistics") <= batch.options.statistics, "statistics that were not requested")
     statistics = {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
-    statistics["plans"] = statistics.pop("plan")  # as the columns of a stream are called
+    statistics["plans"] = statistics.pop("plan")  # the name in StatisticsColumns
     resume: Place | None = None
     if response.HasField("resume"):
         resume = response.resume.distance, response.resume.id
@@ -222,13 +224,13 @@ def _chunk_of_once(response: search_pb2.SearchOnceResponse, batch: search_pb2.Qu
     end = End(response.reason, response.exact, statistics, None, resume, guess)
     payloads = [hit.payload for hit in response.hits]
     if not batch.options.payloads:
-        expect(not any(payloads), "payloads that nobody asked for")
+        expect(not any(payloads), "payloads that were not requested")
     ids, distances = [hit.id for hit in response.hits], [hit.distance for hit in response.hits]
     return Chunk(batch.query_ids[0], ids, distances, payloads, response.lower_bound, end)
 
 
 def _spare(code: bytes, control: Control) -> bytes:
-    """Return a code without the bits past the last one."""
+    """Return a code with the unused bits of its last byte cleared."""
     bits = control.settings.bits
     order: Any = control.settings.bit_order
     ones = np.unpackbits(np.frombuffer(code, dtype=np.uint8), count=bits, bitorder=order)

@@ -1,4 +1,4 @@
-"""A server in this process and the clients that fuzz it: how a case is run, and how the server's state is looked at."""
+"""A server in this process, and the clients that run fuzz cases on it and inspect its state."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from whamming.storage import IndexSettings
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 CALL_SECONDS: Final = 60.0
-"""A call that takes longer hangs."""
+"""A call that takes longer counts as hung."""
 CONTROL_ITEMS: Final = 300
 MOST_INDEXES: Final = 40
-"""Damaged names make new indexes; where there are more than so many, they are dropped."""
+"""Cases with damaged names create new indexes. If there are more than this, they are dropped."""
 CHANNELS: Final = 4
 
 _INDEX: Final = "/whamming.v1.IndexService/"
@@ -47,7 +47,7 @@ Hits = list[tuple[int, float]]
 
 
 def config(data: str) -> Config:
-    """Return a server's settings with limits that cases can reach."""
+    """Return a server configuration with limits that cases can reach."""
     return Config(
         listen="127.0.0.1:0",
         data=data,
@@ -61,39 +61,37 @@ def config(data: str) -> Config:
     )
 
 
-class Complaints(logging.Handler):
-    """Keeps what is logged as an error."""
+class LoggedErrors(logging.Handler):
+    """Collects logged errors."""
 
     def __init__(self) -> None:
-        """Start with none."""
         super().__init__(logging.ERROR)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, unless it is gRPC's and not of a method of ours."""
+        """Keep a record, unless gRPC logged it for a method that is not ours."""
         text = logging.Formatter("%(name)s: %(message)s").format(record)
         if not record.name.startswith("grpc") or "/whamming." in text:
             self.texts.append(text)
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Complaints]:
-    """Hear all errors that are logged."""
-    complaints, root = Complaints(), logging.getLogger()
-    root.addHandler(complaints)
+def collect_logged_errors() -> Iterator[LoggedErrors]:
+    """Collect all errors that are logged in the block."""
+    logged, root = LoggedErrors(), logging.getLogger()
+    root.addHandler(logged)
     try:
-        yield complaints
+        yield logged
     finally:
-        root.removeHandler(complaints)
+        root.removeHandler(logged)
 
 
 class Fuzz:
-    """A server, its clients, and what has been found."""
+    """A running server, its clients, and the checks of their answers."""
 
-    def __init__(self, server: Server, complaints: Complaints) -> None:
-        """Connect to a running server."""
+    def __init__(self, server: Server, logged: LoggedErrors) -> None:
         self.server = server
-        self.complaints = complaints
+        self.logged = logged
         self.controls = {
             "control": Control.make(IndexSettings(CONTROLS["control"]), CONTROL_ITEMS),
             "control-big": Control.make(
@@ -107,24 +105,23 @@ class Fuzz:
         ]
 
     async def close(self) -> None:
-        """Disconnect."""
         for channel in self.channels:
             await channel.close()
 
     # -- cases ------------------------------------------------------------------------------------------------------
 
     async def run(self, case: Case, number: int = 0) -> None:
-        """Run a case; raises :class:`UnsoundError`."""
+        """Run a case. Raises :class:`UnsoundError` if its answer is wrong."""
         try:
             async with asyncio.timeout(2 * CALL_SECONDS):
                 answer = await self.call(case, self.channels[number % CHANNELS])
         except TimeoutError:
             raise UnsoundError(f"the call has not ended after {2 * CALL_SECONDS:.0f} s") from None
         self.checks.check(case, answer)
-        expect(not self.complaints.texts, "\n".join(["an error was logged:", *self.complaints.texts]))
+        expect(not self.logged.texts, "\n".join(["an error was logged:", *self.logged.texts]))
 
     async def call(self, case: Case, channel: Any) -> Answer:
-        """Do what a case says; returns what came of it."""
+        """Run the steps of a case and return the answer."""
         timeout = CALL_SECONDS if case.timeout is None else case.timeout
         method = METHODS.get(case.method)
         if method is not None and not method.client_streaming and [verb for verb, _ in case.steps] == ["send"]:
@@ -154,13 +151,13 @@ class Fuzz:
             if not call.cancelled():
                 await call.done_writing()
         except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
-            pass  # the call has ended before all was said
+            pass  # the server ended the call early
         return await _ended(call, await reader.rest())
 
     # -- the state of the server ------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Connect; make the indexes."""
+        """Connect, and create the indexes."""
         for channel in self.channels:
             await channel.channel_ready()
         for name, control in self.controls.items():
@@ -195,7 +192,7 @@ class Fuzz:
         expect(item_pb2.UpsertResponse.FromString(await call.read()).count == len(ids), "items were not written")
 
     async def control(self, rng: random.Random) -> None:
-        """Expect an exact answer to a plain search of each kind; make a victim anew, and room for new names."""
+        """Check control searches of each kind. Then recreate one victim index, and drop surplus indexes."""
         name = rng.choice(list(self.controls))
         control = self.controls[name]
         weights = np.array([rng.uniform(0, 1) for _ in range(control.settings.bits)])
@@ -213,7 +210,7 @@ class Fuzz:
             await self.drop([name for name in listed if name not in self.controls and name not in VICTIMS])
         victim = rng.choice(list(VICTIMS))
         await self.drop([victim])
-        with contextlib.suppress(grpc.aio.AioRpcError):  # a case has been faster
+        with contextlib.suppress(grpc.aio.AioRpcError):  # a case has created it already
             await self._make_victim(victim)
 
     async def _search_once(self, name: str, question: Question, k: int) -> Hits:
@@ -246,7 +243,7 @@ class Fuzz:
         hits: Hits,
         end: Any,
     ) -> Hits:
-        """Return hits and, where the snapshot has become too old on a slow machine, those after them."""
+        """Return the hits and, if the snapshot expired on a slow machine, the remaining ones."""
         if end.reason == SNAPSHOT_EXPIRED:
             return hits + await search(name, question, k - len(hits))
         expect(end.exact, f"control: {end}")
@@ -259,20 +256,19 @@ class Fuzz:
         return [index.name for index in index_pb2.ListIndexesResponse.FromString(data).indexes]
 
     async def drop(self, names: Sequence[str]) -> None:
-        """Remove indexes."""
         for name in names:
             with contextlib.suppress(grpc.aio.AioRpcError):  # a case has dropped it already
                 request = index_pb2.DeleteIndexRequest(name=name)
                 await self.channels[0].unary_unary(_INDEX + "DeleteIndex")(request.SerializeToString())
 
-    async def check_quiet(self) -> None:
-        """Expect that nothing is under way any more."""
+    async def check_idle(self) -> None:
+        """Wait until no call is running and everything is freed."""
         end = time.monotonic() + 10
-        while left := self._under_way():
-            expect(time.monotonic() < end, f"still under way: {left}")
+        while left := self._running():
+            expect(time.monotonic() < end, f"still running: {left}")
             await asyncio.sleep(0.01)
 
-    def _under_way(self) -> dict[str, int]:
+    def _running(self) -> dict[str, int]:
         server = self.server
         left = {
             "calls": server._admission.count,
@@ -290,7 +286,7 @@ _TRANSIENT: Final = (SearchCall, Query, QueryRequest)
 
 
 class _Reader:
-    """Reads responses, as many as it is allowed to."""
+    """Reads as many responses as it is allowed to."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -304,7 +300,7 @@ class _Reader:
         self._more.set()
 
     async def rest(self) -> list[bytes]:
-        """Return all responses, when there are no more."""
+        """Read until the end of the call, and return all responses."""
         self.allow(10**9)
         await self._task
         return self._responses
@@ -330,8 +326,11 @@ class _Reader:
 
 
 async def _write(call: Any, data: bytes) -> None:
-    """Send a message. As ``call.write``, which puts INTERNAL in the place of the server's status where the server has
-    ended the call meanwhile (https://github.com/grpc/grpc/issues/36066)."""
+    """Send a message.
+
+    ``call.write`` would replace the server's status by INTERNAL if the server ends the call meanwhile
+    (https://github.com/grpc/grpc/issues/36066).
+    """
     await call.wait_for_connection()
     await call._cython_call.send_serialized_message(data)
 
@@ -343,21 +342,21 @@ async def _ended(call: Any, responses: list[bytes]) -> Answer:
 
 @contextlib.asynccontextmanager
 async def fuzzing(data: str) -> AsyncIterator[Fuzz]:
-    """Serve, and expect at the end that nothing is left behind."""
-    with listening() as complaints:
+    """Run a server, and check at the end that nothing has leaked."""
+    with collect_logged_errors() as logged:
         before = set(threading.enumerate())
         server = Server(config(data))
         await server.start()
         try:
-            fuzz = Fuzz(server, complaints)
+            fuzz = Fuzz(server, logged)
             try:
                 await fuzz.prepare()
                 yield fuzz
-                await fuzz.check_quiet()
+                await fuzz.check_idle()
             finally:
                 await fuzz.close()
         finally:
             await server.stop()
         names = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("whamming")]
-        expect(not names, f"threads that live on: {names}")
-        expect(not complaints.texts, "\n".join(["an error was logged:", *complaints.texts]))
+        expect(not names, f"threads that are still running: {names}")
+        expect(not logged.texts, "\n".join(["an error was logged:", *logged.texts]))

@@ -1,4 +1,4 @@
-"""Faults for the fuzz: bytes of no meaning, odd fields in messages of the right shape, and damage to their bytes."""
+"""Faults for fuzzing: random bytes, unusual field values, and damaged messages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.server.fuzz_values import ODD_NAMES, Values, varint
 
 
 class Faults(Values):
-    """Makes and damages messages."""
+    """Generates and damages messages."""
 
     def junk(self) -> bytes:
-        """Bytes of no meaning."""
+        """Random bytes."""
         return self.rng.randbytes(self.rng.choice((1, 2, 3, 5, 8, 13, 64, 300, 4000)))
 
     def wire(self) -> bytes:
-        """Fields of any number and kind, in protobuf's encoding."""
+        """Random fields in the protobuf encoding."""
         return b"".join(self.field(self.rng.randint(0, 9)) for _ in range(self.rng.choice((1, 2, 4, 9))))
 
     def field(self, number: int, depth: int = 0) -> bytes:
-        """One field of any kind."""
+        """One random field."""
         rng = self.rng
         kind = rng.choice((0, 0, 1, 2, 2, 2, 3, 5))
         tag = varint(number << 3 | kind)
@@ -43,12 +43,12 @@ class Faults(Values):
         return tag + varint(length) + inside
 
     def unknown_field(self) -> bytes:
-        """A field that no message of ours has."""
+        """A field that none of our messages has."""
         number = self.rng.choice((50, 1000, 19_000, 2**29 - 1))
         return varint(number << 3) + varint(self.whole()) + varint(number << 3 | 2) + b"\x03abc"
 
     def damage(self, data: bytes) -> bytes:
-        """A message with a fault in its bytes."""
+        """Return a message with one fault in its bytes."""
         rng = self.rng
         if not data:
             return self.junk()
@@ -69,7 +69,7 @@ class Faults(Values):
         return data[place:] + data[:place]
 
     def poke(self, message: Message) -> None:
-        """Make one field of a message, or of one inside of it, odd."""
+        """Give an unusual value to one field of a message or of a nested message."""
         rng = self.rng
         fields: list[Any] = list(message.DESCRIPTOR.fields)
         if not fields:
@@ -100,7 +100,7 @@ class Faults(Values):
             setattr(message, field.name, self.odd(field))
 
     def odd(self, field: Any) -> Any:
-        """An odd value for a field."""
+        """An unusual value for a field."""
         rng, kind = self.rng, field.cpp_type
         if field.enum_type is not None:
             return rng.choice((*range(len(field.enum_type.values) + 2), -1, 2**31 - 1, -(2**31)))

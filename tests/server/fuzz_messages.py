@@ -1,4 +1,4 @@
-"""Messages for the fuzz: for each rpc one that mostly makes sense."""
+"""Messages for fuzzing: mostly valid ones for each rpc."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 
 class Messages(Faults):
-    """Makes messages."""
+    """Generates messages."""
 
     def message(self, method: MethodDescriptor) -> bytes:
-        """A message for a method, or what pretends to be one."""
+        """A message for a method, or invalid bytes."""
         rng = self.rng
         fate = rng.random()
         if fate < 0.05:
@@ -53,7 +53,7 @@ class Messages(Faults):
     # -- indexes ----------------------------------------------------------------------------------------------------
 
     def settings(self, name: str) -> index_pb2.IndexSettings:
-        """What an index is to be."""
+        """Settings of a new index."""
         rng = self.rng
         bits = BITS.get(name, 64) if self.chance(0.8) else rng.choice((1, 7, 9, 64, 65, 256, 4096, 0, 4097, 2**32 - 1))
         message = index_pb2.IndexSettings(bits=bits)
@@ -64,7 +64,7 @@ class Messages(Faults):
         return message
 
     def encoder(self, message: index_pb2.CreateIndexRequest) -> None:
-        """Give a new index an encoder: one to be made, or one that was exported."""
+        """Give a new index an encoder, either new or exported."""
         rng = self.rng
         message.settings.kept_vectors = self.number((0, 0, 2, 3, 1, 4, 5) if self.chance(0.1) else (0, 2, 3))
         message.settings.metric = self.number((0, 1, 2, 3))
@@ -83,7 +83,7 @@ class Messages(Faults):
             message.encoder.centred = self.chance(0.5)
 
     def any_message(self, method: MethodDescriptor) -> Message:
-        """A message for a method that needs but the name of an index."""
+        """A message for a method that needs only the name of an index."""
         message = message_factory.GetMessageClass(method.input_type)()
         name = self.name(writes=method.name == "DeleteIndex")
         if method.name == "GetEncoder" and self.chance(0.5):
@@ -113,7 +113,7 @@ class Messages(Faults):
         name = self.name(writes=True)
         width = (BITS.get(name, 64) + 7) // 8
         count = rng.choice((0, 1, 1, 2, 3, 5, 10, 30, 100))
-        if self.chance(0.01):  # about as large as a message may be
+        if self.chance(0.01):  # close to the maximum size of a message
             count = MAX_MESSAGE // (width + 8) - rng.choice((0, 1, 2, 3, 10))
         message = item_pb2.UpsertRequest(
             index="" if self.chance(0.2) else name, sequence=self.whole(), durability=self.number((0, 0, 0, 1, 2))
@@ -156,7 +156,7 @@ class Messages(Faults):
     # -- queries ----------------------------------------------------------------------------------------------------
 
     def options(self) -> search_pb2.QueryOptions:
-        """What is wanted of queries."""
+        """Options of queries."""
         rng = self.rng
         message = search_pb2.QueryOptions(payloads=self.chance(0.2), statistics=self.chance(0.5))
         if self.chance(0.8):
@@ -175,7 +175,7 @@ class Messages(Faults):
         return message
 
     def rerank(self, options: search_pb2.QueryOptions) -> None:
-        """Have hits of queries by vector ranked again."""
+        """Ask for re-ranking."""
         rng = self.rng
         options.Clear()
         options.k = rng.choice((1, 3, 10, 100, 2**31 - 1))
@@ -186,7 +186,7 @@ class Messages(Faults):
             options.rerank_exactly = True
 
     def numbers(self, count: int) -> list[float]:
-        """Weights or costs: plain ones, ones of a strange size, or a strange one among plain ones."""
+        """Weights or costs: normal ones, very large or small ones, or a special value among normal ones."""
         rng = self.rng
         kind = rng.random()
         if kind < 0.3:
@@ -200,12 +200,12 @@ class Messages(Faults):
         return numbers
 
     def costs(self, count: int, columns: int) -> list[float]:
-        """Weights or costs of several queries, a strange one among them in few cases."""
+        """Weights or costs of several queries, rarely with a special value."""
         rows = [number for _ in range(min(count, 4)) for number in self.numbers(columns)]
         return (rows * (count // 4 + 1))[: count * columns]
 
     def queries(self) -> search_pb2.QueryBatch:
-        """A batch of queries of one form; in few cases columns of two."""
+        """A batch of queries of one form, rarely with columns of two forms."""
         rng = self.rng
         name = self.name()
         bits = BITS.get(name, 64)
@@ -234,7 +234,7 @@ class Messages(Faults):
         return batch
 
     def by_vectors(self, batch: search_pb2.QueryBatch, count: int) -> None:
-        """Make them queries by vector, whose hits may be ranked again."""
+        """Turn the batch into queries by vector, possibly with re-ranking."""
         if self.chance(0.95):
             for field in ("codes", "weights", "tables"):
                 batch.ClearField(field)
@@ -247,7 +247,7 @@ class Messages(Faults):
             self.rerank(batch.options)
 
     def resume(self, batch: search_pb2.QueryBatch, count: int) -> None:
-        """Have the queries, or some of them, go on after a place."""
+        """Add resume tokens to all or some queries."""
         rng = self.rng
         batch.after_distances.extend(rng.uniform(-1, 30) for _ in range(count))
         if count and self.chance(0.5):
@@ -286,7 +286,7 @@ class Messages(Faults):
         return message
 
     def length(self, count: int) -> int:
-        """How many numbers a list has: as many as it should, mostly."""
+        """The length of a list, mostly the right one."""
         return count if self.chance(0.95) else self.rng.choice((0, 1, count - 1, count + 1, 2 * count))
 
     def search(self) -> Message:
@@ -304,7 +304,7 @@ class Messages(Faults):
         return search_pb2.SearchRequest(queries=self.queries())
 
     def known_ids(self) -> Sequence[int]:
-        """Ids of queries that were sent, and of some that were not."""
+        """Ids of queries, most of which were sent."""
         ids = [self.rng.randint(0, self.next_id + 1) for _ in range(self.rng.choice((0, 1, 1, 2, 5)))]
         return [*ids, self.rng.choice(ODD_WHOLE)] if self.chance(0.2) else ids
 

@@ -1,4 +1,4 @@
-"""The truth for the fuzz: indexes that nobody writes to, and what the oddest query to them must be answered."""
+"""An oracle for fuzzing: control indexes that no case changes, and the right answer to any query to them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from whamming.v1 import search_pb2, types_pb2
 
 MAX_K: Final = 2**31 - 1
 CERTAIN: Final = 1e290
-"""Up to this size of costs no distance can overflow."""
+"""With costs up to this size, no distance can overflow."""
 _FLOATS: Final = {types_pb2.ELEMENT_TYPE_FLOAT32: "<f4", types_pb2.ELEMENT_TYPE_FLOAT64: "<f8"}
 _OPTIONS: Final = {"k", "radius", "plan", "payloads", "chunk_size", "credit", "budget"}
-"""Options that the oracle goes by."""
+"""The options that the oracle knows."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of the answer to one query."""
+    """What is known about the answer to one query."""
 
     whole: Truth | None
-    """All hits; None: the query makes no sense, and must be refused."""
+    """All hits. None: the query is invalid and must be refused."""
     is_certain: bool = True
-    """No distance can overflow, and the oracle knows all that was asked for."""
+    """Whether the oracle knows the answer: no distance can overflow, and it knows all options."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """An index that nobody writes to, and all that is in it."""
+    """An index that no case writes to, and its contents."""
 
     settings: IndexSettings
     ids: Ids
@@ -45,7 +45,7 @@ class Control:
 
     @classmethod
     def make(cls, settings: IndexSettings, count: int) -> Control:
-        """Make up items: few codes, so that there are ties; the least and the greatest id."""
+        """Generate items with many ties, including the smallest and the largest id."""
         rng = np.random.default_rng(settings.bits)
         ids = np.array([0, 2**64 - 1, *rng.choice(3 * count, count - 2, replace=False) + 1], dtype=np.uint64)
         codes = rng.integers(0, 256, (count, settings.code_bytes), dtype=np.uint8)
@@ -54,11 +54,11 @@ class Control:
         return cls(settings, ids, codes, [b"payload of %d" % i for i in ids])
 
     def expected(self, batch: search_pb2.QueryBatch) -> list[Expected]:
-        """Return what the queries of a batch must be answered."""
+        """Return the expected answer to each query of a batch."""
         count, options = len(batch.query_ids), batch.options
         known = {field.name for field, _ in options.ListFields()} <= _OPTIONS and not batch.HasField("vectors")
         tables, places = self._tables(batch), places_of(batch)
-        if tables is None or places is None or not self._make_sense(options) or batch.form:
+        if tables is None or places is None or not self._are_valid(options) or batch.form:
             return [Expected(None, known)] * count
         return [
             Expected(self._truth(table, after, options))
@@ -78,7 +78,7 @@ class Control:
         return found[: options.k] if options.HasField("k") else found
 
     def _tables(self, batch: search_pb2.QueryBatch) -> list[Floats] | None:
-        """Return the costs of each query, ``[bits, 2]``; None: the columns make no sense."""
+        """Return the cost table ``[bits, 2]`` of each query, or None if the columns are invalid."""
         bits, count = self.settings.bits, len(batch.query_ids)
         if batch.HasField("tables"):
             rows = rows_of(batch.tables, 2 * bits)
@@ -96,7 +96,7 @@ class Control:
         ones = np.unpackbits(self.settings.to_engine(codes), axis=1, count=bits, bitorder="little").astype(bool)
         return list(np.stack([np.where(ones, weights, 0.0), np.where(ones, 0.0, weights)], axis=-1))
 
-    def _make_sense(self, options: search_pb2.QueryOptions) -> bool:
+    def _are_valid(self, options: search_pb2.QueryOptions) -> bool:
         return (
             (not options.HasField("k") or 1 <= options.k <= MAX_K)
             and not math.isnan(options.radius)
@@ -107,7 +107,7 @@ class Control:
 
 
 def rows_of(matrix: types_pb2.Matrix, columns: int) -> Floats | None:
-    """Read weights or costs; None: they make no sense."""
+    """Return weights or costs, or None if they are invalid."""
     if matrix.type not in _FLOATS or matrix.columns != columns:
         return None
     dtype = np.dtype(_FLOATS[matrix.type])
@@ -117,7 +117,7 @@ def rows_of(matrix: types_pb2.Matrix, columns: int) -> Floats | None:
 
 
 def places_of(batch: search_pb2.QueryBatch) -> Sequence[Place | None] | None:
-    """Return where each query starts, None for the beginning; None in all: the columns make no sense."""
+    """Return the start position of each query, None for the beginning. Returns None if the columns are invalid."""
     count, distances, ids = len(batch.query_ids), batch.after_distances, batch.after_ids.uint64
     if not distances and not batch.HasField("after_ids"):
         return [None] * count
@@ -128,7 +128,7 @@ def places_of(batch: search_pb2.QueryBatch) -> Sequence[Place | None] | None:
 
 
 def batch_of_once(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
-    """Return the query of SearchOnce as a batch of one."""
+    """Return the query of SearchOnce as a batch of one query."""
     batch = search_pb2.QueryBatch(index=request.index, query_ids=[0], codes=request.code, form=request.form)
     if request.weights:
         batch.weights.CopyFrom(pack_matrix([list(request.weights)], "<f8"))

@@ -1,4 +1,4 @@
-"""What must hold of the chunks of one query: order, bounds, its end, and the oracle's answer."""
+"""Checks of the chunks of one query: order, bounds, end, and the oracle's answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whamming.v1 import error_pb2, search_pb2
 def check_query(
     batch: search_pb2.QueryBatch, row: int, expected: Expected, chunks: Sequence[Chunk], control: Control | None
 ) -> bool:
-    """Check all that was sent of a query. Returns whether it was compared with the oracle."""
+    """Check all chunks of a query. Returns whether they were compared with the oracle."""
     query_id, options = batch.query_ids[row], batch.options
     bound = -math.inf
     hits: list[Place] = []
@@ -26,17 +26,17 @@ def check_query(
     for chunk in chunks:
         expect(ended is None, f"query {query_id}: a chunk after its end")
         expect(len(chunk.ids) <= (options.chunk_size or 4096), "a chunk that is too large")
-        expect(chunk.ids or chunk.end is not None, "a chunk of nothing")
+        expect(chunk.ids or chunk.end is not None, "an empty chunk")
         if options.payloads:
-            expect(chunk.payloads is not None or not chunk.ids, "payloads were asked for")
+            expect(chunk.payloads is not None or not chunk.ids, "payloads were requested")
         else:
-            expect(not any(chunk.payloads or ()), "payloads were not asked for")
-        expect(not math.isnan(chunk.lower_bound), "a bound that is no number")
+            expect(not any(chunk.payloads or ()), "payloads were not requested")
+        expect(not math.isnan(chunk.lower_bound), "a bound is NaN")
         expect(all(distance >= bound for distance in chunk.distances), f"a hit below the bound {bound}")
         hits += zip(chunk.distances, chunk.ids, strict=True)
         ended = chunk.end
         if options.rerank and not (ended is not None and ended.exact):
-            expect(chunk.lower_bound == -math.inf, f"a bound of {chunk.lower_bound}, but not all was looked at")
+            expect(chunk.lower_bound == -math.inf, f"a bound of {chunk.lower_bound}, but not all items were examined")
         elif ended is None or ended.reason in (COMPLETE, BUDGET):
             bound = chunk.lower_bound
             expect(not hits or bound >= hits[-1][0], f"a bound of {bound} after a hit at {hits[-1:]}")
@@ -50,8 +50,8 @@ def check_query(
     if control is None or not expected.is_certain:
         return False
     if expected.whole is None:
-        expect(not hits, f"query {query_id}: hits of a query without sense")
-        expect(ended is None or not ended.exact, "an exact answer to a query without sense")
+        expect(not hits, f"query {query_id}: hits of an invalid query")
+        expect(ended is None or not ended.exact, "an exact answer to an invalid query")
         return False
     if ended is not None and ended.error is not None and ended.error.reason == error_pb2.ERROR_REASON_OVERLOADED:
         return False
@@ -72,18 +72,18 @@ def check_query(
 def _check_end(options: search_pb2.QueryOptions, hits: Sequence[Place], after: Place | None, end: End) -> None:
     complete = end.reason == COMPLETE
     finished = complete or end.reason == EXHAUSTED
-    expect(end.reason in search_pb2.EndReason.values() and end.reason, f"an end without reason: {end.reason}")
+    expect(end.reason in search_pb2.EndReason.values() and end.reason, f"an invalid end reason: {end.reason}")
     expect(end.exact == finished or options.rerank, f"exact = {end.exact}, but the reason is {end.reason}")
     if options.HasField("k"):
         expect(len(hits) + len(end.guess) <= options.k, f"{len(hits)} hits, {len(end.guess)} guesses, k = {options.k}")
         expect(finished <= (complete == (len(hits) == options.k)), f"reason {end.reason} after {len(hits)} hits")
-    expect(not (finished and end.resume), "a resume token where nothing is left")
+    expect(not (finished and end.resume), "a resume token although nothing is left")
     if not finished and hits and not options.rerank and not options.rerank_exactly:
-        expect(end.resume == hits[-1], "no resume token, or one that is not the last hit")
+        expect(end.resume == hits[-1], "the resume token must be the last hit")
     elif end.resume is not None:
-        expect(end.resume == after, "a resume token before the first hit")
+        expect(end.resume == after, "a wrong resume token before the first hit")
     expect(not end.guess or end.reason == BUDGET, "a guess without a budget")
-    expect((end.reason == FAILED) == (end.error is not None), "failed without error, or an error without failing")
+    expect((end.reason == FAILED) == (end.error is not None), "errors and END_REASON_FAILED must come together")
     if end.error is not None:
         check_query_error(end.error)
     expect(end.statistics["engine_seconds"] >= 0, "negative seconds")

@@ -1,4 +1,4 @@
-"""Values for the fuzz: names, numbers and ids that are odd, and the indexes that cases are about."""
+"""Values for fuzzing: unusual names, numbers and ids, and the indexes that cases use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from whamming.storage.vectors.fitting import fit
 from whamming.v1 import types_pb2
 
 CONTROLS: Final = {"control": 40, "control-big": 13}
-"""Indexes that no case writes to, and their bits."""
+"""Indexes that no case writes to, with their code lengths."""
 VICTIMS: Final = {"fuzz-a": 64, "fuzz-b": 1, "fuzz-c": 20, "fuzz-d": 8, "fuzz-e": 128, "fuzz-v": 24}
-"""Indexes that cases write to, drop and make anew, and the bits that they mostly have."""
+"""Indexes that cases write to, drop and recreate, with their usual code lengths."""
 ENCODED: Final = "fuzz-v"
-"""The one of them that has an encoder, mostly."""
+"""The index that usually has an encoder."""
 DIMENSION: Final = 8
-"""Of its vectors."""
+"""The dimension of its vectors."""
 BITS: Final = {**CONTROLS, **VICTIMS}
 
 MAX_MESSAGE: Final = 1 << 20
-"""Bytes that the server is told to take."""
+"""The server's maximum message size in bytes."""
 MAX_BATCH: Final = 80
-"""Queries that the server is told to take in a batch and on a stream."""
+"""The server's maximum number of queries per batch and per stream."""
 MAX_PAYLOAD: Final = 65_536
 
 ODD_WHOLE: Final = (0, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
@@ -51,45 +51,44 @@ ODD_NAMES: Final = (
     ),
 )
 FLOATS: Final = {types_pb2.ELEMENT_TYPE_FLOAT32: "f", types_pb2.ELEMENT_TYPE_FLOAT64: "d"}
-"""What weights and tables may be written as, with the letters of ``struct``."""
+"""Valid element types of weights and tables, with their ``struct`` formats."""
 NUMBERS: Final = {
     **FLOATS,
     types_pb2.ELEMENT_TYPE_FLOAT16: "e",
     types_pb2.ELEMENT_TYPE_INT8: "b",
     types_pb2.ELEMENT_TYPE_UINT8: "B",
 }
-"""What vectors may be written as."""
+"""Valid element types of vectors."""
 
 
 class Values:
-    """Makes values with a generator of random numbers."""
+    """Generates random values."""
 
     def __init__(self, rng: random.Random) -> None:
-        """Start anew."""
         self.rng = rng
         self.next_id = 0
-        """The last id that was given to a query."""
+        """The last query id that was used."""
 
     def chance(self, share: float) -> bool:
-        """Say yes in some cases."""
+        """Return True with the given probability."""
         return self.rng.random() < share
 
     def number(self, numbers: Sequence[int]) -> Any:
-        """The number of an enum's value, if it has such a one."""
+        """One of some enum numbers, which need not be valid."""
         return self.rng.choice(numbers)
 
     def whole(self) -> int:
-        """A whole number, often an odd one."""
+        """An unsigned 64-bit integer, often an unusual one."""
         return self.rng.choice(ODD_WHOLE) if self.chance(0.7) else self.rng.getrandbits(self.rng.randint(1, 64))
 
     def real(self) -> float:
-        """A number, often an odd one."""
+        """A float, often an unusual one."""
         if self.chance(0.5):
             return self.rng.choice(ODD_REAL)
         return float(struct.unpack("<d", self.rng.randbytes(8))[0])
 
     def name(self, *, writes: bool = False) -> str:
-        """The name of an index, that there may be."""
+        """The name of an index, which may not exist."""
         if self.chance(0.06):
             return self.rng.choice(ODD_NAMES)
         if not writes and self.chance(0.5):
@@ -97,14 +96,14 @@ class Values:
         return self.rng.choice(list(VICTIMS))
 
     def ids(self, count: int) -> bytes:
-        """A column of item ids: mostly of few, so that items are met again."""
+        """A column of item ids, mostly from a small range, so that ids repeat."""
         ids = list(self.rng.randbytes(min(count, 100)))
         if ids and self.chance(0.2):
             ids[0] = self.rng.choice((2**64 - 1, self.rng.getrandbits(64)))
         return struct.pack(f"<{len(ids)}Q", *ids) + self.rng.randbytes(8 * (count - len(ids)))
 
     def torn(self, data: bytes, share: float = 0.03) -> bytes:
-        """A column, in some cases with some bytes too many or too few."""
+        """A column, sometimes with bytes missing or added."""
         if not self.chance(share):
             return data
         return (
@@ -114,7 +113,7 @@ class Values:
         )
 
     def matrix(self, numbers: Sequence[float], columns: int, kinds: Sequence[int]) -> types_pb2.Matrix:
-        """Rows of numbers; in few cases of another width, type or length than they say."""
+        """A matrix, rarely with a wrong width, type or length."""
         rng = self.rng
         kind = rng.choice(kinds)
         letter = NUMBERS[kind]  # type: ignore[index]
@@ -132,14 +131,14 @@ class Values:
         return types_pb2.Matrix(type=kind, columns=columns, data=self.torn(data))  # type: ignore[arg-type]
 
     def vectors(self, count: int) -> types_pb2.Matrix:
-        """Vectors: plain numbers of any type, sometimes with a strange one among them."""
+        """Vectors of any element type, sometimes with a special value."""
         numbers = [byte / 64 - 2 for byte in self.rng.randbytes(count * DIMENSION)]
         if numbers and self.chance(0.05):
             numbers[0] = self.rng.choice((math.nan, math.inf, -math.inf, 6e-8, 65_504.0, 3e38))
         return self.matrix(numbers, DIMENSION, tuple(NUMBERS))
 
     def payloads(self, count: int) -> types_pb2.PayloadColumn:
-        """Payloads of all lengths; in few cases the lengths lie."""
+        """Payloads of all lengths, rarely with wrong lengths."""
         rng = self.rng
         sizes = (0, 1, 9, 200, MAX_PAYLOAD - 1, MAX_PAYLOAD, MAX_PAYLOAD + 1)
         lengths = [rng.choices(sizes, (5, 9, 9, 3, 0.01, 0.1, 0.03))[0] for _ in range(count)]
@@ -154,12 +153,12 @@ class Values:
 
 @functools.cache
 def fitted_encoder() -> bytes:
-    """Return an encoder as a server would export it."""
+    """Return an encoder in the format that GetEncoder returns."""
     return fit("lsh", bits=VICTIMS[ENCODED], dim=DIMENSION).to_bytes()
 
 
 def varint(number: int) -> bytes:
-    """Return a number in protobuf's encoding."""
+    """Return a number as a protobuf varint."""
     data = bytearray()
     while number > 127:
         data.append(number & 127 | 128)

@@ -1,4 +1,4 @@
-"""Queries in every form of costs, each with what they stand for, and batches of them as columns."""
+"""Queries in every form of costs, with the cost table that each form means, for the oracle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Options = search_pb2.QueryOptions
 
 @dataclass(frozen=True)
 class Question:
-    """A query. Use ``dataclasses.replace`` for one that differs in its id, or in where it starts."""
+    """A query. Use ``dataclasses.replace`` to change its id or its start position."""
 
     id: int = 0
     code: bytes = b""
@@ -32,13 +32,13 @@ class Question:
     table: Floats | None = None
     after: Place | None = None
     costs: Floats | None = None
-    """``[bits, 2]``: what it stands for, for the oracle. Is not sent."""
+    """The equivalent cost table ``[bits, 2]``, for the oracle. Not sent."""
 
 
 def ask_about(
     form: Form, kind: WeightKind, near: Codes, settings: IndexSettings, rng: np.random.Generator, query_id: int = 0
 ) -> Question:
-    """A query around a code ``[bytes]``, lowest bit first."""
+    """Return a query near a code ``[bytes]`` in little bit order."""
     bits = settings.bits
     code = settings.from_engine(near).tobytes()
     if form == "table":
@@ -46,20 +46,20 @@ def ask_about(
         return Question(query_id, table=table, costs=table)
     if form == "code":
         return Question(query_id, code, costs=np.sign(make_table("equal", near, bits, rng)))
-    if kind == "both":  # no weights give such costs
+    if kind == "both":  # weights cannot express these costs
         kind = "negative"
     table = make_table(kind, near, bits, rng)
     return Question(query_id, code, table.sum(axis=1), costs=table)  # one of the two costs is zero
 
 
 def batch_of(index: str, questions: Sequence[Question], options: Options | None = None) -> search_pb2.QueryBatch:
-    """Queries of one form as columns."""
+    """Pack queries of one form into a batch."""
     batch = search_pb2.QueryBatch(index=index, query_ids=[question.id for question in questions], options=options)
     batch.codes = b"".join(question.code for question in questions)
     weights = [question.weights for question in questions if question.weights is not None]
     tables = [question.table.ravel() for question in questions if question.table is not None]
     forms = {(bool(q.code), q.weights is not None, q.table is not None) for q in questions}
-    assert len(forms) <= 1, "queries of a batch are of one form; send several batches"
+    assert len(forms) <= 1, "all queries of a batch must have the same form"
     if weights:
         batch.weights.CopyFrom(pack_matrix(weights, "<f8"))
     if tables:
@@ -72,7 +72,7 @@ def batch_of(index: str, questions: Sequence[Question], options: Options | None 
 
 
 def once_of(index: str, question: Question, options: Options) -> search_pb2.SearchOnceRequest:
-    """A query as a request of SearchOnce."""
+    """Return a query as a request of SearchOnce."""
     request = search_pb2.SearchOnceRequest(index=index, code=question.code, options=options)
     if question.weights is not None:
         request.weights.extend(question.weights.tolist())

@@ -1,4 +1,4 @@
-"""A server's life: how it starts, what it tells of itself, how it stops."""
+"""How a server starts and stops, its health and reflection services, and several processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-# -- health and reflection -------------------------------------------------------------------------------------------
+# -- health and reflection ---------------------------------------------------------------------------------------------
 
 
 def health_stub(channel: Any) -> Any:
@@ -62,7 +62,7 @@ def test_health(server: ServerProcess) -> None:
 
 
 def test_reflection(server: ServerProcess) -> None:
-    """A client that knows nothing learns the names of all services, and the same descriptions as in our protos."""
+    """Reflection lists all services and returns the same descriptors as the protos."""
     with server.stubs() as stubs:
         stub = reflection_pb2_grpc.ServerReflectionStub(stubs.channel)
         ask = reflection_pb2.ServerReflectionRequest
@@ -81,11 +81,10 @@ def test_reflection(server: ServerProcess) -> None:
             assert expected in found
 
 
-# -- starting --------------------------------------------------------------------------------------------------------
+# -- starting ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
-    """Over a database of its own, and over one that is open already."""
+async def test_embedded_server_serves_its_own_or_a_given_database(tmp_path: Path) -> None:
     with whamming.open(":memory:") as database:
         index = database.create_index("docs", 8)
         index.upsert([1], np.zeros((1, 1), dtype=np.uint8))
@@ -95,7 +94,7 @@ async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
         ):
             assert await client.list_indexes() == ["docs"]
             assert await (await client.index("docs")).count() == 1
-        assert len(index) == 1, "it is not the server's to close"
+        assert len(index) == 1, "the server does not close a database that it was given"
     data = str(tmp_path / "db")
     async with Server(Config(listen="127.0.0.1:0", data=data)):
         with pytest.raises(WriterBusyError):
@@ -103,7 +102,7 @@ async def test_a_server_in_an_event_loop(tmp_path: Path) -> None:
     whamming.open(data).close()
 
 
-async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
+async def test_listening_on_an_address_in_use_fails(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")
         with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
@@ -111,12 +110,12 @@ async def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
         whamming.open(data).close()
 
 
-def test_a_port_that_this_user_may_not_listen_on() -> None:
+def test_listening_on_a_privileged_port_fails() -> None:
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
-        pytest.skip("every user may listen on every port here")
+        pytest.skip("all users may listen on privileged ports here")
     program = (
         "import os; from whamming.server.listening import ListenError, check_listen\n"
-        "check_listen('127.0.0.1:0')  # whatever is loaded for it, while we may read it\n"
+        "check_listen('127.0.0.1:0')  # load what it imports while the files are readable\n"
         "if os.geteuid() == 0: os.seteuid(65534)\n"
         "try: check_listen('127.0.0.1:1')\n"
         "except ListenError as error: print(error)"
@@ -126,32 +125,32 @@ def test_a_port_that_this_user_may_not_listen_on() -> None:
     assert "--listen" in done.stdout
 
 
-def test_options_are_known() -> None:
-    """gRPC ignores those that it does not know: a name that is misspelt would go unnoticed."""
+def test_grpc_knows_all_channel_options() -> None:
+    """gRPC silently ignores unknown options, so a misspelt name would go unnoticed."""
     known = Path(cygrpc.__file__).read_bytes()
     for options in (server_options(Config()), OPTIONS):
         for name, _ in options:
             assert name.encode() + b"\0" in known, name
 
 
-def test_processes_need_a_directory() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"2 workers .*:memory: .*--data DIR"):
+def test_several_workers_need_a_directory() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"2 workers .*--data DIR"):
         serve.run(Config(data=":memory:", workers=2), lambda address: None)
 
 
-# -- stopping --------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stopping() -> Iterator[ServerProcess]:
-    """A server that gives its clients little time when it stops."""
+    """A server with a short grace period."""
     with ServerProcess(grace_seconds=0.5) as server:
         yield server
         server.check_log()
 
 
 def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:
-    """Clients that are connected, and streams without queries, do not keep it."""
+    """Connected clients and streams without queries do not delay it."""
     with stopping.stubs() as stubs, whamming.connect(stopping.address) as database:
         docs = Collection.uniform(stubs, "docs", 20, 8)
         list(database.index("docs").search(np.zeros(1, dtype=np.uint8), k=3))
@@ -164,7 +163,7 @@ def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:
             talk.finish_unavailable()
 
 
-def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
+def test_stopped_searches_return_resume_tokens(stopping: ServerProcess) -> None:
     with stopping.stubs() as stubs:
         docs = Collection.uniform(stubs, "docs", 300, 24)
         health = health_stub(stubs.channel).Watch(health_pb2.HealthCheckRequest())
@@ -174,10 +173,10 @@ def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
             talk.ask("docs", questions, Options(credit=10))
             talk.ask("docs", [replace(questions[3], id=9, after=(-1.0, 0))], Options(credit=0))
             talk.until(lambda: all(len(talk.accounts[query_id].ids) == 10 for query_id in range(4)))
-            stalled.ask("docs", [questions[0]])  # and nobody reads
+            stalled.ask("docs", [questions[0]])  # this call is never read
             os.kill(stopping.process.pid, signal.SIGTERM)
             assert next(health).status == NOT_SERVING
-            talk.grant(0, 10_000)  # there is time for one to finish
+            talk.grant(0, 10_000)  # one query can finish within the grace period
             talk.finish_unavailable()
         whole = [docs.truth(question) for question in questions]
         assert talk.accounts[0].bytes == whole[0].bytes()
@@ -190,7 +189,7 @@ def test_searches_hand_back_where_to_go_on(stopping: ServerProcess) -> None:
         assert stopping.stop() == 0
 
 
-def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
+def test_a_stopping_server_refuses_new_work(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "db", grace_seconds=20) as server, server.stubs() as stubs:
         docs = Collection.uniform(stubs, "docs", 300, 24)
         question = docs.question(query_id=1)
@@ -214,17 +213,17 @@ def test_while_it_stops_it_takes_no_more(tmp_path: Path) -> None:
             start = time.monotonic()
             assert talk.finish_unavailable()[1].bytes == docs.truth(question).bytes()
             assert server.stop() == 0
-            assert time.monotonic() - start < 15, "it stops when the last query has ended"
+            assert time.monotonic() - start < 15, "the server must stop as soon as the last query ends"
         server.check_log()
 
 
-def test_interrupting_stops_it_too(stopping: ServerProcess) -> None:
+def test_sigint_stops_the_server(stopping: ServerProcess) -> None:
     os.kill(stopping.process.pid, signal.SIGINT)
     assert stopping.process.wait(PATIENCE) == 0
 
 
-def test_what_was_acknowledged_is_there_after_a_stop(tmp_path: Path) -> None:
-    """Also what was written without waiting for the disk."""
+def test_acknowledged_writes_survive_a_stop(tmp_path: Path) -> None:
+    """This includes writes with asynchronous durability."""
     with ServerProcess(tmp_path / "db") as server:
         with server.stubs() as stubs:
             docs = Collection(stubs, "docs", IndexSettings(16, durability="async"))
@@ -235,21 +234,21 @@ def test_what_was_acknowledged_is_there_after_a_stop(tmp_path: Path) -> None:
             assert all(stubs.items.Get(GetRequest(index="docs", ids=pack_ids(range(100)))).found)
 
 
-# -- several processes -----------------------------------------------------------------------------------------------
+# -- several processes -------------------------------------------------------------------------------------------------
 
 
 def processes_of(server: ServerProcess) -> list[int]:
-    """The server's process, and those that it has started."""
+    """Return the ids of the server's process and its children."""
     path = Path(f"/proc/{server.process.pid}/task")
     children: list[str] = []
     for task in path.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended
             children += (task / "children").read_text().split()
     return [server.process.pid, *map(int, children)]
 
 
 def connections_of(process: int) -> int:
-    """How many sockets a process has open."""
+    """Return the number of open sockets of a process."""
     found = 0
     for file in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -258,7 +257,7 @@ def connections_of(process: int) -> int:
 
 
 def test_several_processes_share_a_database(tmp_path: Path) -> None:
-    """Whichever a client meets: it can write, finds what was written, and is told what is wrong with its requests."""
+    """Every process accepts writes, searches all items, and reports errors with details."""
     with ServerProcess(tmp_path / "db", workers=3, threads=1, grace_seconds=0.5) as server:
         processes = processes_of(server)
         assert len(processes) == 3
@@ -287,16 +286,16 @@ def test_several_processes_share_a_database(tmp_path: Path) -> None:
                 assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
                 assert details_of(caught.value).field == "items.codes"
         os.kill(processes[1], signal.SIGKILL)
-        wait_until(lambda: len(set(processes_of(server)) - set(processes)) == 1, "another process instead of it")
+        wait_until(lambda: len(set(processes_of(server)) - set(processes)) == 1, "the restart of a killed process")
         with server.stubs() as stubs:
             assert stubs.indexes.GetIndex(GetIndexRequest(name="docs")).index.statistics.items == 24
         processes = processes_of(server)
         assert server.stop() == 0
-        assert not any(Path(f"/proc/{process}").exists() for process in processes), "some are left behind"
+        assert not any(Path(f"/proc/{process}").exists() for process in processes), "some processes are still running"
 
 
-def test_a_search_in_many_threads_of_one_client(server: ServerProcess) -> None:
-    """The synchronous client has one event loop for all threads, and one stream for all their searches."""
+def test_many_threads_search_with_one_client(server: ServerProcess) -> None:
+    """The blocking client uses one event loop and one stream for the searches of all threads."""
     with server.stubs() as stubs:
         docs = Collection.uniform(stubs, "threads", 500, 24)
     questions = [docs.question("code", query_id=query_id) for query_id in range(60)]

@@ -1,6 +1,6 @@
-"""Clients in other styles, as the protos describe them: columns packed with ``struct`` alone, and JSON by reflection.
+"""Clients that rely on the protos only: columns packed with ``struct``, and JSON through reflection.
 
-What a developer in Go or JavaScript writes with the proto's comments at hand: no numpy, no ``whamming.wire``.
+They stand for clients in other languages, so they use neither numpy nor ``whamming.wire``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Hit = tuple[float, int]
 
 @dataclass(frozen=True)
 class Docs:
-    """Items on a server, and what they are."""
+    """An index on a server, and its contents."""
 
     name: str
     stubs: Stubs
     codes: dict[int, int]
-    """By id: bit i of the number is bit i of the code."""
+    """Codes by id. Bit i of the number is bit i of the code."""
 
     def nearest(self, table: Sequence[tuple[float, float]]) -> list[Hit]:
-        """All items by (distance, id). The costs are small whole numbers, so that sums of floats are exact."""
+        """Return all items by (distance, id). The costs are small integers, so the sums are exact."""
         return sorted((sum(table[i][code >> i & 1] for i in range(BITS)), id_) for id_, code in self.codes.items())
 
 
@@ -64,7 +64,7 @@ def docs(either: ServerProcess) -> Iterator[Docs]:
 
 @dataclass
 class Received:
-    """What a query has been sent."""
+    """Everything that a query has received."""
 
     hits: list[Hit]
     payloads: list[bytes]
@@ -73,7 +73,7 @@ class Received:
 
 
 def search(docs: Docs, *batches: search_pb2.QueryBatch) -> dict[int, Received]:
-    """Send batches, close, and put the hits of each query together."""
+    """Send batches and collect the hits of each query."""
     received: dict[int, Received] = {}
     requests = [search_pb2.SearchRequest(queries=batch) for batch in batches]
     for message in docs.stubs.search.Search(iter(requests)):
@@ -98,7 +98,7 @@ def search(docs: Docs, *batches: search_pb2.QueryBatch) -> dict[int, Received]:
 
 
 def tables_of(codes: Sequence[int], weights: Sequence[Sequence[float]]) -> list[list[tuple[float, float]]]:
-    """What codes and weights cost, per query."""
+    """Return the cost table of each query."""
     return [
         [(row[i], 0.0) if code >> i & 1 else (0.0, row[i]) for i in range(BITS)]
         for code, row in zip(codes, weights, strict=True)
@@ -106,7 +106,7 @@ def tables_of(codes: Sequence[int], weights: Sequence[Sequence[float]]) -> list[
 
 
 @pytest.mark.parametrize(("kind", "letter"), [(FLOAT64, "d"), (FLOAT32, "f")])
-def test_columns_by_struct(docs: Docs, kind: types_pb2.ElementType, letter: str) -> None:
+def test_columns_packed_with_struct(docs: Docs, kind: types_pb2.ElementType, letter: str) -> None:
     rng = random.Random(1)
     codes = [rng.getrandbits(BITS) for _ in range(4)]
     weights = [[float(rng.randint(-2, 9)) for _ in range(BITS)] for _ in codes]
@@ -133,7 +133,7 @@ def test_columns_by_struct(docs: Docs, kind: types_pb2.ElementType, letter: str)
     assert sorted(received) == [*range(4), *range(10, 14), *range(20, 24), *range(30, 34)]
 
 
-def test_goes_on_where_it_stopped(docs: Docs) -> None:
+def test_a_query_continues_after_a_resume_token(docs: Docs) -> None:
     code = 0b1011
     table = tables_of([code], [[1.0] * BITS])[0]
     wanted = docs.nearest(table)
@@ -157,7 +157,7 @@ def test_goes_on_where_it_stopped(docs: Docs) -> None:
         assert query.bound == math.inf
 
 
-def test_reads_items_by_struct(docs: Docs) -> None:
+def test_items_read_with_struct(docs: Docs) -> None:
     ids = [*list(docs.codes)[:5], 1]
     answer = docs.stubs.items.Get(
         item_pb2.GetRequest(index=docs.name, ids=types_pb2.IdColumn(uint64=struct.pack("<6Q", *ids)))
@@ -178,7 +178,7 @@ def test_reads_items_by_struct(docs: Docs) -> None:
 
 
 class ByReflection:
-    """A client that knows nothing but the server's address, as ``buf curl`` does: JSON in, JSON out."""
+    """A client that knows only the server's address, like ``buf curl``. It sends and receives JSON."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -191,7 +191,7 @@ class ByReflection:
         return json_format.MessageToDict(send(json_format.ParseDict(request, kind())))
 
 
-def test_json_by_reflection(docs: Docs) -> None:
+def test_json_requests_with_reflection(docs: Docs) -> None:
     client = ByReflection(docs.stubs.channel)
     code = 0b1011
     weights = [float(i % 5) for i in range(BITS)]

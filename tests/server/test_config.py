@@ -1,4 +1,4 @@
-"""What a server can be told, where from, and what it refuses."""
+"""The options of a server: their sources, their precedence and their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_defaults() -> None:
     assert [setting.name for setting in settings] == list(OPTIONS)
     assert {setting.source for setting in settings} == {"default"}
     assert all(setting.help and setting.value == getattr(config, setting.name) for setting in settings)
-    assert config.listen.startswith("127.0.0.1:"), "nobody else can reach it unless it is told so"
+    assert config.listen.startswith("127.0.0.1:"), "by default, other machines cannot reach the server"
 
 
 def test_flags_beat_the_environment_beats_the_file_beats_defaults(tmp_path: Path) -> None:
@@ -40,13 +40,13 @@ def test_flags_beat_the_environment_beats_the_file_beats_defaults(tmp_path: Path
     assert (config.max_streams, sources["max_streams"]) == (Config().max_streams, "default")
 
 
-def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_read_from_the_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHAMMING_MAX_K", "77")
     assert load({})[0].max_k == 77
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.metadata["least"] is not None])
-def test_limits_of_numbers(name: str) -> None:
+def test_numbers_outside_their_limits_are_refused(name: str) -> None:
     least, most = OPTIONS[name].metadata["least"], OPTIONS[name].metadata["most"]
     kind = type(OPTIONS[name].default)
     for value in (kind(least), kind(most)):
@@ -75,19 +75,19 @@ def test_limits_of_numbers(name: str) -> None:
         ("listen", "localhost:-1", "it must be HOST:PORT"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_name(name: str, value: str, message: str) -> None:
+def test_invalid_values_are_refused_by_name(name: str, value: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         load({}, environment={PREFIX + name.upper(): value})
 
 
-def test_an_error_names_the_option_to_programs() -> None:
+def test_an_option_error_has_the_option_and_its_value() -> None:
     with pytest.raises(OptionError) as caught:
         load({"max_k": 0}, environment={})
     assert (caught.value.option, caught.value.value) == ("max_k", 0)
     assert str(caught.value).startswith("--max-k 0; it must be 1 to")
 
 
-def test_a_variable_that_is_no_option_is_reported() -> None:
+def test_unknown_environment_variables_are_reported() -> None:
     ours = {"WHAMMING_MAX_K": "5", "WHAMMING_DATA": "x", "WHAMMING_SERVER": "x", "WHAMMING_CASES": "5", "PATH": "/"}
     assert unknown_variables({**ours, "WHAMMING_DEBUG": "1"}) == []
     near, far = unknown_variables({**ours, "WHAMMING_MAX_KK": "5", "WHAMMING_ZZZZ": "5"})
@@ -98,12 +98,12 @@ def test_a_variable_that_is_no_option_is_reported() -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7777", "0.0.0.0:65535", "example.org:1"])
-def test_addresses(listen: str) -> None:
+def test_valid_addresses(listen: str) -> None:
     assert Config(listen=listen).listen == listen
 
 
 @pytest.mark.parametrize("value", [True, 1.5, "5 ", [5]])
-def test_flags_of_another_type_are_refused(value: Any) -> None:
+def test_flags_of_the_wrong_type_are_refused(value: Any) -> None:
     if value == "5 ":
         assert load({"max_k": value}, environment={})[0].max_k == 5
     else:
@@ -116,24 +116,24 @@ def test_flags_of_another_type_are_refused(value: Any) -> None:
     [
         (b"max_k = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
-        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; there are: listen, data"),
+        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; .*listen, data"),
         (b"[server]\nmax_k = 5", "unknown options: server"),
         (b"max_k = 5.5", r"max_k = 5.5 in .*file.toml; it must be a whole number"),
         (b"max_k = true", r"max_k = true in .*file.toml; it must be a whole number"),
-        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a text in quotes"),
+        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a string"),
         (b"max_k = 0", r"max_k = 0 in .*file.toml; it must be 1 to"),
         (b'log_level = "loud"', r'log_level = "loud" in .*file.toml; choose debug'),
         (b"max_bach = 5", "unknown options: max_bach; did you mean max_batch"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+def test_invalid_config_files_are_refused(tmp_path: Path, text: bytes, message: str) -> None:
     file = tmp_path / "file.toml"
     file.write_bytes(text)
     with pytest.raises(InvalidArgumentError, match=message):
         load({}, file, {})
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_config_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"absent.toml cannot be read"):
         load({}, tmp_path / "absent.toml", {})
     with pytest.raises(InvalidArgumentError, match="cannot be read"):

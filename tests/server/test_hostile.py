@@ -1,6 +1,6 @@
-"""Messages made to hurt: as large as a message may be, or with columns that contradict each other.
+"""Hostile messages: very large ones, and ones whose columns contradict each other.
 
-Each is refused, or answered, for what it is. The server's memory stays within a few times the message, and its other
+The server refuses or answers each of them. Its memory stays within a few times the size of the message, and other
 clients get right answers meanwhile.
 """
 
@@ -28,11 +28,11 @@ from whamming.v1 import error_pb2, index_pb2, item_pb2, search_pb2, types_pb2
 
 BITS, N = 64, 2000
 LARGE = (16 << 20) - 4096
-"""About as many bytes as a message may have."""
+"""Approximately the maximum size of a message in bytes."""
 PEAK = 32 * LARGE
-"""Bytes that the server may use, with what its allocator keeps of the messages before, beyond what it had at first."""
+"""Bytes by which the server may grow, including memory that its allocator keeps."""
 TIMES = 3
-"""Clients that send it at once."""
+"""Number of clients that send a message at the same time."""
 
 INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 FLOAT64: types_pb2.ElementType = types_pb2.ELEMENT_TYPE_FLOAT64
@@ -47,10 +47,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 class Served(Collection):
-    """An index that others search meanwhile."""
+    """An index that other clients search meanwhile."""
 
     at_first = 0
-    """Bytes that the server used before it was sent anything large."""
+    """Bytes that the server used before the first large message."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def docs(server: ServerProcess) -> Iterator[Served]:
 
 
 def check_served(docs: Served, times: int) -> None:
-    """Somebody else gets the right answer."""
+    """Check that another client gets the right answer."""
     question = docs.question()
     wanted = docs.truth(question)[:50].bytes()
     for _ in range(times):
@@ -76,7 +76,7 @@ def check_served(docs: Served, times: int) -> None:
 
 @contextlib.contextmanager
 def bounded(server: ServerProcess, docs: Served) -> Iterator[None]:
-    """What is done inside costs the server no more memory than stated, and its other clients nothing."""
+    """Check that the server's memory stays bounded in the block, and that other clients are served."""
     process = Path(f"/proc/{server.process.pid}")
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -102,7 +102,7 @@ def bounded(server: ServerProcess, docs: Served) -> Iterator[None]:
 
 
 def at_once(call: Callable[[], None]) -> None:
-    """Do it several times at once."""
+    """Call a function in several threads at once."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -120,11 +120,11 @@ def at_once(call: Callable[[], None]) -> None:
         raise errors[0]
 
 
-# -- batches of queries ----------------------------------------------------------------------------------------------
+# -- batches of queries ------------------------------------------------------------------------------------------------
 
 
 def batch(**columns: Any) -> search_pb2.QueryBatch:
-    """One query of plain Hamming distance, with other columns in the place of its own."""
+    """Return a batch of one plain Hamming query, with some columns replaced."""
     message = {"index": "docs", "query_ids": [1], "codes": bytes(8), "options": K1, **columns}
     return search_pb2.QueryBatch(**message)
 
@@ -143,7 +143,7 @@ REFUSED_QUERIES: dict[str, tuple[Callable[[], search_pb2.QueryBatch], str]] = {
     "16 MiB of codes": (lambda: batch(codes=bytes(LARGE)), "codes"),
     "16 MiB of weights": (lambda: batch(weights=matrix(BITS, bytes(LARGE // 512 * 512))), "weights"),
     "16 MiB in one row": (lambda: batch(weights=matrix(LARGE // 8, bytes(LARGE // 8 * 8))), "weights"),
-    "rows of a torn length": (lambda: batch(weights=matrix(BITS, bytes(511))), "weights.data"),
+    "an incomplete row": (lambda: batch(weights=matrix(BITS, bytes(511))), "weights.data"),
     "2^32 - 1 columns, no data": (lambda: batch(weights=matrix(2**32 - 1, b"")), "weights"),
     "2^32 - 1 columns": (lambda: batch(weights=matrix(2**32 - 1, numbers(BITS))), "weights.data"),
     "no columns": (lambda: batch(weights=matrix(0, numbers(BITS))), "weights.data"),
@@ -155,7 +155,7 @@ REFUSED_QUERIES: dict[str, tuple[Callable[[], search_pb2.QueryBatch], str]] = {
         lambda: batch(weights=matrix(BITS, bytes(BITS), types_pb2.ELEMENT_TYPE_UINT8)),
         "weights.type",
     ),
-    "a weight that is no number": (lambda: batch(weights=matrix(BITS, struct.pack("<d", math.nan) * BITS)), "weights"),
+    "a NaN weight": (lambda: batch(weights=matrix(BITS, struct.pack("<d", math.nan) * BITS)), "weights"),
     "weights without codes": (lambda: batch(codes=b"", weights=matrix(BITS, numbers(BITS))), "codes"),
     "tables and codes": (lambda: batch(tables=matrix(2 * BITS, numbers(2 * BITS))), "tables"),
     "16 MiB of tables": (lambda: batch(codes=b"", tables=matrix(1, bytes(LARGE // 8 * 8))), "tables"),
@@ -166,28 +166,28 @@ REFUSED_QUERIES: dict[str, tuple[Callable[[], search_pb2.QueryBatch], str]] = {
     "nothing": (lambda: batch(codes=b""), "codes"),
     "a form without vectors": (lambda: batch(form=77), "form"),
     "an unknown plan": (lambda: batch(options=Options(k=1, plan=77)), "options.plan"),  # type: ignore[arg-type]
-    "too many distances to go on after": (lambda: batch(after_distances=[1.0] * (LARGE // 8)), "after_distances"),
-    "too many ids to go on after": (
+    "too many distances to resume after": (lambda: batch(after_distances=[1.0] * (LARGE // 8)), "after_distances"),
+    "too many ids to resume after": (
         lambda: batch(after_distances=[1.0], after_ids=types_pb2.IdColumn(uint64=bytes(LARGE // 8 * 8))),
         "after_ids",
     ),
-    "a torn id to go on after": (
+    "an incomplete id to resume after": (
         lambda: batch(after_distances=[1.0], after_ids=types_pb2.IdColumn(uint64=bytes(7))),
         "after_ids.uint64",
     ),
     "distances without ids": (lambda: batch(after_distances=[1.0]), "after_ids"),
     "ids without distances": (lambda: batch(after_ids=types_pb2.IdColumn(uint64=bytes(8))), "after_distances"),
-    "a distance that is no number": (
+    "a NaN distance": (
         lambda: batch(after_distances=[math.nan], after_ids=types_pb2.IdColumn(uint64=bytes(8))),
         "after_distances",
     ),
     "a name of 16 MiB": (lambda: batch(index="x" * LARGE), "index"),
 }
-"""The query ends with an error that names the field; others on the stream go on."""
+"""The query ends with an error that names the field. Other queries on the stream continue."""
 
 
 @pytest.mark.parametrize("what", REFUSED_QUERIES)
-def test_a_query_is_refused(server: ServerProcess, docs: Served, what: str) -> None:
+def test_an_invalid_query_is_refused(server: ServerProcess, docs: Served, what: str) -> None:
     make, field = REFUSED_QUERIES[what]
     message = search_pb2.SearchRequest(queries=make())
 
@@ -222,7 +222,7 @@ REFUSED_CALLS: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "an id twice in a batch": (lambda: _sent(batch(query_ids=[1, 2, 1], codes=bytes(24))), "queries.query_ids"),
     "an id twice in a batch that is refused": (lambda: _sent(batch(query_ids=[1, 1], codes=b"x")), "queries.query_ids"),
-    "ids of a torn length": (lambda: _field(1, b"\x12\x07" + bytes(7)), "request"),
+    "incomplete query ids": (lambda: _field(1, b"\x12\x07" + bytes(7)), "request"),
     "two million cancels": (lambda: cancel(LARGE // 8).SerializeToString(), "cancel.query_ids"),
     "a length that overflows": (lambda: b"\x0a" + varint(2**63) + b"x", "request"),
     "groups in groups": (lambda: b"\x0b" * 100_000, "request"),
@@ -235,19 +235,19 @@ def _sent(queries: search_pb2.QueryBatch) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field that holds a message."""
+    """Return an encoded field that contains a message."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def raw_search(docs: Served) -> Any:
-    """Search of bytes."""
+    """Return the Search method for requests given as raw bytes."""
     return docs.stubs.channel.stream_stream(
         "/whamming.v1.SearchService/Search", None, search_pb2.SearchResponse.FromString
     )
 
 
 @pytest.mark.parametrize("what", REFUSED_CALLS)
-def test_a_call_is_refused(server: ServerProcess, docs: Served, what: str) -> None:
+def test_an_invalid_request_ends_the_call(server: ServerProcess, docs: Served, what: str) -> None:
     make, field = REFUSED_CALLS[what]
     data = make()
 
@@ -262,7 +262,7 @@ def test_a_call_is_refused(server: ServerProcess, docs: Served, what: str) -> No
 
 
 def test_unknown_fields_are_ignored(server: ServerProcess, docs: Served) -> None:
-    """16 MiB of one, and a million small ones: a newer client may send what this server does not know."""
+    """A newer client may send fields that this server does not know: here one of 16 MiB, and millions of small ones."""
     plain = _sent(batch())
     for unknown in (_field(99, bytes(LARGE - 100)), (varint(98 << 3) + b"\x01") * (LARGE // 3 - 100)):
 
@@ -280,7 +280,7 @@ def test_a_message_that_is_too_large(server: ServerProcess, docs: Served) -> Non
     assert caught.value.code() == EXHAUSTED
 
 
-# -- single messages -------------------------------------------------------------------------------------------------
+# -- single messages ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -333,10 +333,10 @@ REFUSED: dict[str, Refused] = {
     "16 MiB of ids, no codes": upsert(
         "items.codes", lambda: item_pb2.ItemBatch(ids=types_pb2.IdColumn(uint64=bytes(LARGE // 8 * 8)))
     ),
-    "torn ids": upsert("items.ids.uint64", lambda: item_pb2.ItemBatch(ids=types_pb2.IdColumn(uint64=bytes(9)))),
+    "incomplete ids": upsert("items.ids.uint64", lambda: item_pb2.ItemBatch(ids=types_pb2.IdColumn(uint64=bytes(9)))),
     "16 MiB of codes, no ids": upsert("items.codes", lambda: item_pb2.ItemBatch(codes=bytes(LARGE))),
     "codes of the wrong width": upsert("items.codes", lambda: item_pb2.ItemBatch(ids=ids(2), codes=bytes(15))),
-    "lengths that come to more than memory": upsert(
+    "lengths whose sum exceeds memory": upsert(
         "items.payloads.data",
         lambda: item_pb2.ItemBatch(
             ids=types_pb2.IdColumn(uint64=bytes(LARGE // 24 * 8)),
@@ -344,7 +344,7 @@ REFUSED: dict[str, Refused] = {
             payloads=payloads(b"\xff" * (LARGE // 24 * 4)),
         ),
     ),
-    "lengths that wrap around to the right sum": upsert(
+    "lengths whose sum overflows to the right size": upsert(
         "items.payloads.data",
         lambda: item_pb2.ItemBatch(
             ids=ids(3), codes=bytes(24), payloads=payloads(struct.pack("<3I", 2**31, 2**31, 5), b"five.")
@@ -354,7 +354,7 @@ REFUSED: dict[str, Refused] = {
         "items.payloads.lengths",
         lambda: item_pb2.ItemBatch(ids=ids(2), codes=bytes(16), payloads=payloads(bytes(4))),
     ),
-    "torn lengths": upsert(
+    "incomplete lengths": upsert(
         "items.payloads.lengths",
         lambda: item_pb2.ItemBatch(ids=ids(2), codes=bytes(16), payloads=payloads(bytes(7))),
     ),
@@ -364,7 +364,7 @@ REFUSED: dict[str, Refused] = {
             ids=ids(1), codes=bytes(8), payloads=payloads(struct.pack("<I", LARGE - 99), bytes(LARGE - 99))
         ),
     ),
-    "torn ids to delete": Refused(
+    "incomplete ids to delete": Refused(
         lambda stubs: stubs.items.Delete(item_pb2.DeleteRequest(index="docs", ids=types_pb2.IdColumn(uint64=bytes(9)))),
         "ids.uint64",
     ),
@@ -388,7 +388,7 @@ REFUSED: dict[str, Refused] = {
             kind=index_pb2.ENCODER_KIND_ITQ, sample=matrix(1, bytes(LARGE), types_pb2.ELEMENT_TYPE_UINT8)
         ),
     ),
-    "an encoder of 16 MiB of nothing": create("fitted_encoder", fitted_encoder=bytes(LARGE)),
+    "an encoder of 16 MiB of zeros": create("fitted_encoder", fitted_encoder=bytes(LARGE)),
     "an unknown kind of encoder": create(
         "encoder.kind",
         settings=index_pb2.IndexSettings(bits=8),
@@ -400,7 +400,7 @@ REFUSED: dict[str, Refused] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_message_is_refused(server: ServerProcess, docs: Served, what: str) -> None:
+def test_an_invalid_unary_message_is_refused(server: ServerProcess, docs: Served, what: str) -> None:
     refused = REFUSED[what]
 
     def ask() -> None:
@@ -414,7 +414,7 @@ def test_a_message_is_refused(server: ServerProcess, docs: Served, what: str) ->
         at_once(ask)
 
 
-def test_two_million_ids_to_delete(server: ServerProcess, docs: Served) -> None:
+def test_deleting_two_million_absent_ids(server: ServerProcess, docs: Served) -> None:
     """Ids that do not exist are ignored."""
     absent = types_pb2.IdColumn(uint64=struct.pack("<Q", 10**9) * (LARGE // 8))
     with bounded(server, docs):

@@ -1,4 +1,4 @@
-"""What a server takes on: at each limit a clear refusal, and all is well again below it."""
+"""The configured limits of a server: requests above a limit are refused with a clear error."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def docs(server: ServerProcess) -> Iterator[Collection]:
         yield docs
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def test_k(server: ServerProcess, docs: Collection) -> None:
+def test_the_limit_of_k(server: ServerProcess, docs: Collection) -> None:
     with Conversation(docs.stubs.search) as talk:
         talk.ask("docs", [docs.question(query_id=1)], Options(k=10))
         talk.ask("docs", [docs.question(query_id=2)], Options(k=11))
@@ -66,7 +66,7 @@ def test_k(server: ServerProcess, docs: Collection) -> None:
             index.search(np.zeros(2, dtype=np.uint8), k=11).all()
 
 
-def test_queries_in_a_batch(docs: Collection) -> None:
+def test_the_limit_of_queries_per_batch(docs: Collection) -> None:
     with Conversation(docs.stubs.search) as talk:
         talk.ask("docs", [docs.question(query_id=query_id) for query_id in range(BATCH + 1)], Options(k=1))
         with pytest.raises(grpc.RpcError) as caught:
@@ -77,8 +77,8 @@ def test_queries_in_a_batch(docs: Collection) -> None:
     assert re.search("9 queries.* 8", details.message)
 
 
-def test_queries_of_a_stream(docs: Collection) -> None:
-    """Those beyond the limit are refused, those under way go on, and where one has ended another may begin."""
+def test_the_limit_of_queries_per_stream(docs: Collection) -> None:
+    """Queries beyond the limit are refused. Running queries continue. When one ends, another can start."""
     with Conversation(docs.stubs.search) as talk:
         talk.ask("docs", [docs.question(query_id=query_id) for query_id in range(BATCH)], Options(credit=1))
         talk.ask("docs", [docs.question(query_id=100)], Options(k=1))
@@ -95,8 +95,8 @@ def test_queries_of_a_stream(docs: Collection) -> None:
         assert reason_of(talk.accounts[101]) == COMPLETE
 
 
-def test_queries_to_cancel(docs: Collection) -> None:
-    """Ids that are not under way are ignored, as many as could be; two million fit into a message."""
+def test_the_limit_of_queries_to_cancel(docs: Collection) -> None:
+    """Unknown ids are ignored, but a request with more ids than a batch may have is refused."""
     with Conversation(docs.stubs.search) as talk:
         talk.ask("docs", [docs.question(query_id=1)], Options(credit=1))
         talk.cancel(*range(BATCH))
@@ -112,8 +112,10 @@ def test_queries_to_cancel(docs: Collection) -> None:
 
 
 @pytest.mark.parametrize("count", [1, BATCH, BATCH + 1, 300])
-def test_a_batch_of_our_client_keeps_within_the_limit(server: ServerProcess, docs: Collection, count: int) -> None:
-    """It sends 256 queries at a time, and fewer where it is told that they are too many; these are no failures."""
+def test_the_python_client_keeps_its_batches_within_the_limit(
+    server: ServerProcess, docs: Collection, count: int
+) -> None:
+    """It sends 256 queries at a time, and fewer when the server refuses them. The batch still succeeds."""
     queries = make_codes("uniform", count, BITS, np.random.default_rng(1))
     with whamming.connect(server.address, retry_seconds=0) as database:
         answer = database.index("docs").search_batch(queries, k=3)
@@ -122,12 +124,12 @@ def test_a_batch_of_our_client_keeps_within_the_limit(server: ServerProcess, doc
             assert answer.ids[row].tolist() == [hit.id for hit in database.index("docs").search(queries[row], k=3)]
 
 
-# -- calls -----------------------------------------------------------------------------------------------------------
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def occupied(docs: Collection, count: int) -> Iterator[list[Conversation]]:
-    """So many Search calls that the server is serving."""
+    """Keep ``count`` Search calls open."""
     with contextlib.ExitStack() as stack:
         talks = []
         for _ in range(count):
@@ -139,7 +141,7 @@ def occupied(docs: Collection, count: int) -> Iterator[list[Conversation]]:
 
 
 def check_overload(call: Callable[[], object]) -> None:
-    """A call is refused because there are too many."""
+    """Check that a call is refused as OVERLOADED."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -149,7 +151,7 @@ def check_overload(call: Callable[[], object]) -> None:
     assert 0 < details.retry_seconds < 10
 
 
-def test_calls_at_once(docs: Collection) -> None:
+def test_the_limit_of_concurrent_calls(docs: Collection) -> None:
     with occupied(docs, STREAMS) as talks:
         check_overload(lambda: docs.stubs.indexes.GetIndex(GetIndexRequest(name="docs")))
         check_overload(Conversation(docs.stubs.search).finish)
@@ -157,13 +159,13 @@ def test_calls_at_once(docs: Collection) -> None:
         assert docs.stubs.indexes.GetIndex(GetIndexRequest(name="docs")).index.statistics.items == N
 
 
-def test_our_client_waits_for_its_turn(server: ServerProcess, docs: Collection) -> None:
+def test_the_python_client_retries_when_the_server_is_overloaded(server: ServerProcess, docs: Collection) -> None:
     with whamming.connect(server.address) as patient, whamming.connect(server.address, retry_seconds=0) as hasty:
         index, hurried = patient.index("docs"), hasty.index("docs")
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(len(index)))
         with occupied(docs, STREAMS) as talks:
-            with pytest.raises(OverloadedError, match="5 calls are under way, at most 5"):
+            with pytest.raises(OverloadedError, match="5 calls"):
                 len(hurried)
             with pytest.raises(OverloadedError):
                 next(hurried.search(np.zeros(2, dtype=np.uint8)))
@@ -175,11 +177,11 @@ def test_our_client_waits_for_its_turn(server: ServerProcess, docs: Collection) 
         assert answers == [N]
 
 
-# -- the age of snapshots --------------------------------------------------------------------------------------------
+# -- the age of snapshots ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [0, 7])
-def test_an_old_snapshot_is_let_go_and_the_search_goes_on_with_a_new_one(stubs: Stubs, name: str, sent: int) -> None:
+def test_a_search_continues_on_a_new_snapshot_when_the_old_one_expires(stubs: Stubs, name: str, sent: int) -> None:
     docs = Collection.uniform(stubs, name, 200, BITS)
     question = docs.question(query_id=1)
     before = docs.truth(question)
@@ -201,15 +203,15 @@ def test_an_old_snapshot_is_let_go_and_the_search_goes_on_with_a_new_one(stubs: 
 
 
 def wait_for_expiry(docs: Collection) -> None:
-    """A query that begins now gets too old, and so all that began before it."""
+    """Wait until a query that starts now has expired, and so all queries before it."""
     with Conversation(docs.stubs.search) as talk:
         talk.ask(docs.name, [docs.question(query_id=1)], Options(credit=0))
         talk.until_ended(1)
         assert reason_of(talk.accounts[1]) == SNAPSHOT_EXPIRED
 
 
-def test_queries_behind_others_see_a_snapshot_that_is_young_enough(docs: Collection) -> None:
-    """A query that has waited for credit for as long as a snapshot lives does not take those behind it along."""
+def test_later_queries_get_a_fresh_snapshot(docs: Collection) -> None:
+    """A query that expired while waiting for credit does not affect the queries after it."""
     with Conversation(docs.stubs.search) as talk:
         talk.ask("docs", [docs.question(query_id=1)], Options(credit=1))
         talk.until_ended(1)
@@ -218,8 +220,8 @@ def test_queries_behind_others_see_a_snapshot_that_is_young_enough(docs: Collect
         assert talk.finish()[2].bytes == docs.truth(question).bytes()
 
 
-def test_our_client_goes_on_by_itself(server: ServerProcess, docs: Collection) -> None:
-    """With payloads it is sent 256 hits ahead: the rest is searched later, in a newer snapshot."""
+def test_the_python_client_resumes_expired_searches(server: ServerProcess, docs: Collection) -> None:
+    """With payloads, the server sends 256 hits ahead. The rest is searched later, on a newer snapshot."""
     question = docs.question("code", query_id=1)
     whole = docs.truth(question)
     with whamming.connect(server.address) as database:
@@ -231,8 +233,8 @@ def test_our_client_goes_on_by_itself(server: ServerProcess, docs: Collection) -
     assert [hit.payload for hit in hits] == docs.payloads([hit.id for hit in hits])
 
 
-def test_ranked_hits_are_not_begun_again(server: ServerProcess, docs: Collection) -> None:
-    """They have no order to go on in: rather than hits that come twice there is an error."""
+def test_reranked_searches_are_not_resumed(server: ServerProcess, docs: Collection) -> None:
+    """Re-ranked hits have no resume position, so the client reports an error instead of repeating hits."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((N, 12)).astype(np.float32)
     with whamming.connect(server.address) as database:
@@ -247,8 +249,7 @@ def test_ranked_hits_are_not_begun_again(server: ServerProcess, docs: Collection
         assert len(set(seen)) == len(seen) < N
 
 
-def test_an_old_snapshot_frees_what_it_holds(server: ServerProcess, docs: Collection) -> None:
-    """Also of queries that nobody reads any more."""
+def test_expired_queries_end_even_if_nobody_reads(server: ServerProcess, docs: Collection) -> None:
     with Conversation(docs.stubs.search) as talk:
         for query_id in range(BATCH):
             talk.ask("docs", [Question(query_id, bytes(2))], Options(credit=3))

@@ -1,4 +1,4 @@
-"""Bytes that are no message, messages that are too large, methods that do not exist: each a clear status."""
+"""Invalid bytes, messages that are too large, and unknown methods fail with a clear status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def call(stubs: Stubs, path: str, method: Any, data: bytes) -> list[bytes]:
-    """Send bytes as they are."""
+    """Call a method with raw bytes."""
     channel = stubs.channel
     if method.client_streaming:
         return list(channel.stream_stream(path)(iter([data])))
@@ -30,25 +30,25 @@ def call(stubs: Stubs, path: str, method: Any, data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("path", "method"), METHODS, ids=[path for path, _ in METHODS])
-def test_bytes_that_are_no_message(stubs: Stubs, path: str, method: Any) -> None:
+def test_invalid_bytes_are_refused(stubs: Stubs, path: str, method: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         call(stubs, path, method, b"\xff\xff\xff")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     details = details_of(caught.value)
     assert details.field == "request"
-    assert f"3 bytes are not a {method.input_type.full_name}" in details.message
+    assert "3 bytes" in details.message
+    assert method.input_type.full_name in details.message
 
 
 @pytest.mark.parametrize(("path", "method"), METHODS, ids=[path for path, _ in METHODS])
 def test_a_message_that_is_too_large(stubs: Stubs, path: str, method: Any) -> None:
-    """It ends its own call and no other."""
     with pytest.raises(grpc.RpcError) as caught:
         call(stubs, path, method, bytes(16 * MIB + 1))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{16 * MIB + 1} vs. {16 * MIB}" in caught.value.details()
 
 
-def test_a_small_message_that_unpacks_to_a_large_one(server: ServerProcess) -> None:
+def test_compressed_messages_are_refused(server: ServerProcess) -> None:
     before = server.usage()
     with grpc.insecure_channel(server.address, compression=grpc.Compression.Gzip) as channel:
         for path, method in (METHODS[0], METHODS[-2]):
@@ -60,8 +60,8 @@ def test_a_small_message_that_unpacks_to_a_large_one(server: ServerProcess) -> N
 
 
 @pytest.mark.parametrize("path", ["/whamming.v1.SearchService/Search", "/whamming.v1.ItemService/Upsert"])
-def test_millions_of_fields_that_nobody_knows(server: ServerProcess, stubs: Stubs, path: str) -> None:
-    """Eight million empty fields fit into a message; they must not take the memory of a message each."""
+def test_millions_of_unknown_fields(server: ServerProcess, stubs: Stubs, path: str) -> None:
+    """Five million empty fields fit into a message. They must not take much more memory than the message."""
     before = server.usage()
     unknown = b"\x9a\x06\x00" * (5 * MIB)  # field 99, empty
     with pytest.raises(grpc.RpcError) as caught:
@@ -70,8 +70,8 @@ def test_millions_of_fields_that_nobody_knows(server: ServerProcess, stubs: Stub
     assert server.usage().rss < before.rss + 150 * MIB
 
 
-def test_a_batch_of_two_million_ids(server: ServerProcess, stubs: Stubs) -> None:
-    """As many as fit into a message: they are counted and refused, in bounded memory."""
+def test_two_million_queries_in_a_batch_are_refused(server: ServerProcess, stubs: Stubs) -> None:
+    """This is the most that fits into a message. The server refuses it in bounded memory."""
     before = server.usage()
     count = 2 * MIB - 100
     batch = search_pb2.QueryBatch(index="absent", query_ids=range(count), codes=b"x")
@@ -80,12 +80,11 @@ def test_a_batch_of_two_million_ids(server: ServerProcess, stubs: Stubs) -> None
         list(stubs.channel.stream_stream("/whamming.v1.SearchService/Search")(iter([request])))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert details_of(caught.value).field == "queries.query_ids"
-    assert f"{count} queries in a batch; it must have 1 to 4096" in details_of(caught.value).message
+    assert f"{count} queries" in details_of(caught.value).message
     assert server.usage().rss < before.rss + 150 * MIB
 
 
-def test_as_many_payloads_as_ids(stubs: Stubs, name: str) -> None:
-    """The least that items with payloads can take is not refused."""
+def test_empty_payloads_are_accepted(stubs: Stubs, name: str) -> None:
     stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=IndexSettings(bits=1)))
     for count in (1, 2, 127, 100_000):
         payloads = payload_list_column([b""] * count)
@@ -93,7 +92,7 @@ def test_as_many_payloads_as_ids(stubs: Stubs, name: str) -> None:
         assert [done.count for done in stubs.items.Upsert(iter([UpsertRequest(index=name, items=items)]))] == [count]
 
 
-def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:
+def test_the_largest_message_is_accepted(stubs: Stubs, name: str) -> None:
     stubs.indexes.CreateIndex(CreateIndexRequest(name=name, settings=IndexSettings(bits=4096)))
     count = (16 * MIB - 1000) // 520
     items = ItemBatch(ids=id_column(np.arange(count, dtype=np.uint64)), codes=bytes(512 * count))
@@ -104,7 +103,7 @@ def test_as_much_as_may_be_sent(stubs: Stubs, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/whamming.v1.SearchService/Guess", "/whamming.v2.SearchService/Search", "/x/y"])
-def test_a_method_that_does_not_exist(stubs: Stubs, path: str) -> None:
+def test_unknown_methods(stubs: Stubs, path: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         stubs.channel.unary_unary(path)(b"")
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -116,4 +115,4 @@ def test_every_method_of_the_protos_is_served(stubs: Stubs) -> None:
         try:
             call(stubs, path, method, b"")
         except grpc.RpcError as error:
-            assert error.code() != grpc.StatusCode.UNIMPLEMENTED, path  # noqa: PT017 - most of them answer
+            assert error.code() != grpc.StatusCode.UNIMPLEMENTED, path  # noqa: PT017 - some calls succeed

@@ -1,4 +1,4 @@
-"""SearchOnce: the row form of a query becomes a batch of one, and its answer rows again."""
+"""SearchOnce: a query with plain fields, answered by one message."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_all_hits_within_a_radius(bench: Bench, index: StoredIndex) -> Non
     assert answer.exact
 
 
-async def test_a_budget_a_token_and_credit_that_does_not_matter(bench: Bench, index: StoredIndex) -> None:
+async def test_budgets_and_resume_tokens_apply_and_credit_is_ignored(bench: Bench, index: StoredIndex) -> None:
     table = random_table(BITS)
     whole = answer_of(index, table)
     after = ResumeToken(distance=whole.distances[9], id=int(whole.ids[9]))
@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[SearchOnceRequest, type[WhammingError], str]] = {
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("what", REFUSED)
-async def test_a_request_that_makes_no_sense_names_its_own_field(bench: Bench, what: str) -> None:
+async def test_an_invalid_request_names_its_own_field(bench: Bench, what: str) -> None:
     message, kind, field = REFUSED[what]
     with pytest.raises(WhammingError) as caught:
         await once(bench, message)
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_too_large(database: Database, bench: Bench) -> 
 
 
 @pytest.mark.usefixtures("index")
-async def test_a_server_that_shuts_down_says_so(bench: Bench) -> None:
+async def test_a_stopped_call_is_unavailable(bench: Bench) -> None:
     search = bench.call().search
     search.stop(results.SHUTDOWN)
     with pytest.raises(whamming.UnavailableError):

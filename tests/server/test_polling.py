@@ -1,4 +1,4 @@
-"""The thread that waits for connections: a server has one, however many calls there are."""
+"""A server polls all its connections in one thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import whamming
 from tests.serving import ServerProcess
 
 
-def test_a_server_uses_no_pool_of_polling_threads(tmp_path: Path) -> None:
-    """Its threads, named after gRPC's event engine, would take a fifth of the time of short calls."""
+def test_a_server_polls_in_one_thread(tmp_path: Path) -> None:
+    """The threads of gRPC's event engine would take a fifth of the time of short calls."""
     with ServerProcess(tmp_path / "data") as server, whamming.connect(server.address) as database:
         docs = database.create_index("docs", 8)
         docs.upsert([1], np.array([[1]], dtype=np.uint8))
@@ -27,7 +27,7 @@ def test_a_server_uses_no_pool_of_polling_threads(tmp_path: Path) -> None:
     assert spent[True] < 0.05 * spent[False]
 
 
-def test_a_choice_of_the_user_is_kept() -> None:
+def test_a_setting_of_the_user_is_kept() -> None:
     script = "import os; from whamming.server.polling import poll_in_one_thread as f; f(); print(os.environ[%r])"
     name = "GRPC_EXPERIMENTS"
     for given, kept in (
@@ -44,7 +44,7 @@ def test_a_choice_of_the_user_is_kept() -> None:
 
 
 def test_importing_the_configuration_does_not_import_grpc() -> None:
-    """Or the choice would come too late: gRPC reads it when it is imported."""
+    """gRPC reads its settings on import, so ``poll_in_one_thread`` must run before that."""
     script = "import sys, whamming.server, whamming.server.polling; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

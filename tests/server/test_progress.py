@@ -1,7 +1,7 @@
-"""Progressive for real: on a search that is slow on purpose, the first hit is with the client long before the end.
+"""Hits are streamed: on a slow search, the client gets the first hit long before the search ends.
 
-No clock says so, for clocks depend on what else the machine is doing: the server holds back all but a fraction of the
-answer until the client has read on, so that whatever the client does after its first hit, it does before the end.
+The tests do not measure time, which depends on the load of the machine. The send buffer is small, so the server cannot
+finish the search before the client reads on. Whatever the client does after the first hit happens before the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whamming.v1.search_pb2 import PLAN_PROBE
 
 N, BITS = 30_000, 128
 SLOW = Options(plan=PLAN_PROBE, chunk_size=64, statistics=True)
-"""Thousands of buckets are probed for the whole answer, a few for its beginning."""
+"""The first hit needs a few buckets, the whole answer thousands."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def docs(server: ServerProcess) -> Iterator[Collection]:
 
 
 def slow_question(docs: Collection) -> Question:
-    """A query at one of the items: that one is proven to be the nearest soon, the others are all far away."""
+    """Return a query equal to one item. This hit is proven quickly; all other items are far away."""
     _, codes = docs.packed()
     rng = np.random.default_rng(1)
     weights = rng.random(BITS) + 0.5
@@ -53,7 +53,7 @@ def slow_question(docs: Collection) -> Question:
     return Question(1, codes[7].tobytes(), weights, costs=table)
 
 
-def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> None:
+def test_the_first_hit_arrives_before_the_search_ends(docs: Collection) -> None:
     question = slow_question(docs)
     with Conversation(docs.stubs.search) as talk:
         start = time.perf_counter()
@@ -63,7 +63,7 @@ def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> 
         first = time.perf_counter() - start
         assert slow.end is None
         assert len(slow.ids) < N / 2
-        # What is asked after that hit was read is answered before the search that found it ends.
+        # A query that is sent after the first hit is answered before the slow search ends.
         talk.ask(docs.name, [docs.question("code", query_id=2)], Options(k=1))
         talk.until_ended(2)
         assert slow.end is None
@@ -76,12 +76,12 @@ def test_the_first_hit_arrives_before_the_search_has_ended(docs: Collection) -> 
     print(f"first of {N} hits after {1e3 * first:.1f} ms, the last after {1e3 * statistics['elapsed_seconds']:.1f} ms")
 
 
-def test_our_client_hands_it_out_at_once(server: ServerProcess, docs: Collection) -> None:
+def test_the_python_client_returns_the_first_hit_at_once(server: ServerProcess, docs: Collection) -> None:
     question = slow_question(docs)
     code, weights = np.frombuffer(question.code, dtype=np.uint8), question.weights
     with whamming.connect(server.address) as database:
         index = database.index(docs.name)
-        # With payloads, 256 hits are sent ahead of what was asked for: a client that collects would wait for ever.
+        # With payloads, the server sends 256 hits ahead. A client that waited for all hits would hang.
         search = index.search(code, weights=weights, plan="probe", payloads=True)
         hit = next(search)
         assert (hit.id, hit.distance) == (7, 0.0)

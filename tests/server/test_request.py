@@ -1,4 +1,4 @@
-"""A batch of queries and its options as they are read: every field that is outside its limits is named."""
+"""Parsing batches of queries and their options. Errors name the invalid field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import whamming
 from tests.server.calls import batch
 from whamming import Database
-from whamming.server.search.options import DEFAULT_CHUNK, MAX_CHUNK, MAX_REMEMBERED, Options, OptionsReader, options_of
+from whamming.server.search.options import DEFAULT_CHUNK, MAX_CACHED, MAX_CHUNK, Options, OptionsReader, options_of
 from whamming.server.search.request import QueryRequest
 from whamming.v1 import types_pb2
 from whamming.v1.search_pb2 import (
@@ -68,25 +68,25 @@ def test_all_options() -> None:
     ],
     ids=str,
 )
-def test_options_outside_their_limits(options: QueryOptions, field: str, words: str) -> None:
+def test_invalid_options_name_their_field(options: QueryOptions, field: str, words: str) -> None:
     with pytest.raises(FieldError) as caught:
         options_of(options, MAX_K)
     assert caught.value.field == field
     assert words in str(caught.value)
 
 
-def test_options_are_remembered_in_bounded_memory() -> None:
-    """Also where each is new, or carries megabytes of fields that nobody knows."""
+def test_the_cache_of_options_is_bounded() -> None:
+    """Even if all options are different, or have large unknown fields."""
     reader = OptionsReader(100)
     first = reader(QueryOptions(k=7))
     assert reader(QueryOptions(k=7)) is first
     for k in range(1, 101):
         for chunk_size in range(30):
             assert reader(QueryOptions(k=k, chunk_size=chunk_size)).k == k
-    assert len(reader._read) <= MAX_REMEMBERED
+    assert len(reader._cache) <= MAX_CACHED
     large = QueryOptions.FromString(b"\x9a\x06\x80\x80\x04" + bytes(1 << 16))  # field 99, 65,536 bytes
     assert reader(large) == Options()
-    assert max(map(len, reader._read)) < 1000
+    assert max(map(len, reader._cache)) < 1000
     for _ in range(2):
         with pytest.raises(FieldError, match="k = 101"):
             reader(QueryOptions(k=101))
@@ -109,7 +109,7 @@ def test_options_are_remembered_in_bounded_memory() -> None:
         (Options(k=10, rerank="exact"), False),
     ],
 )
-def test_only_queries_that_need_no_cursor_are_grouped(options: Options, expected: bool) -> None:
+def test_which_options_can_be_grouped(options: Options, expected: bool) -> None:
     assert options.can_be_grouped is expected
 
 
@@ -142,7 +142,7 @@ def test_columns_are_views_of_the_message(database: Database) -> None:
     assert not given.tables.flags.owndata
 
 
-def test_one_row_of_weights_serves_all_queries(database: Database) -> None:
+def test_one_row_of_weights_applies_to_all_queries(database: Database) -> None:
     weights = np.arange(BITS, dtype=np.float32)[None]
     request = read(batch("docs", range(4), codes=bytes(8), weights=weights))
     request.check(database.index("docs"))
@@ -151,7 +151,7 @@ def test_one_row_of_weights_serves_all_queries(database: Database) -> None:
     assert given.weights.tolist() == [weights[0].tolist()] * 2
 
 
-def test_places_to_continue_after() -> None:
+def test_resume_tokens_are_read() -> None:
     request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=[(1.5, 2**64 - 1), (-math.inf, 4), (-0.0, 0)]))
     assert [request.after(row) for row in range(3)] == [(1.5, 2**64 - 1), None, (0.0, 0)]
     assert not read(batch("docs", [1], codes=bytes(2))).after_distances
@@ -169,7 +169,7 @@ def test_places_to_continue_after() -> None:
         ([1.0, math.nan], 16, "after_distances"),
     ],
 )
-def test_places_that_cannot_be_read(distances: list[float], ids: int, field: str) -> None:
+def test_invalid_resume_tokens(distances: list[float], ids: int, field: str) -> None:
     message = batch("docs", [1, 2], codes=bytes(4))
     message.after_distances.extend(distances)
     message.after_ids.uint64 = bytes(ids)
@@ -224,7 +224,7 @@ def test_vectors_that_do_not_fit_the_encoder(database: Database, columns: Any, f
     assert words in str(caught.value)
 
 
-def test_what_an_index_has_to_have(database: Database) -> None:
+def test_queries_that_the_index_does_not_support(database: Database) -> None:
     with pytest.raises(NoEncoderError, match="docs"):
         read(batch("docs", [1, 2], vectors=ONES)).check(database.index("docs"))
     with pytest.raises(NoEncoderError, match="signs"):
@@ -249,7 +249,7 @@ def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> types_pb2.Matrix:
     ],
     ids=str,
 )
-def test_matrices_that_are_none(database: Database, matrix: types_pb2.Matrix, field: str) -> None:
+def test_invalid_matrices(database: Database, matrix: types_pb2.Matrix, field: str) -> None:
     message = batch("docs", [1], codes=bytes(2))
     message.weights.CopyFrom(matrix)
     with pytest.raises(FieldError) as caught:
@@ -257,7 +257,7 @@ def test_matrices_that_are_none(database: Database, matrix: types_pb2.Matrix, fi
     assert caught.value.field == field
 
 
-def test_groups_have_everything_in_common() -> None:
+def test_queries_of_a_group_have_everything_in_common() -> None:
     few = QueryOptions(k=3)
     tables = np.ones((1, BITS, 2))
     same = [read(batch("docs", [i], few, tables=i * tables)).group for i in range(2)]

@@ -1,4 +1,4 @@
-"""Servers that go away and come back on the same port: clients go on where they were, nothing is lost or doubled."""
+"""Servers that restart on the same port: clients resume, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def restart(server: ServerProcess) -> None:
 
 
 class Meanwhile:
-    """Something done in another thread."""
+    """Runs a function in another thread."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self._action = action
@@ -79,14 +79,14 @@ class Meanwhile:
         return self._value
 
 
-# -- searching -------------------------------------------------------------------------------------------------------
+# -- searching ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("away", [crash, restart])
-def test_a_search_goes_on_where_it_stopped(
+def test_a_search_resumes_after_a_restart(
     server: ServerProcess, index: RemoteIndex, codes: Codes, away: Callable[[ServerProcess], None]
 ) -> None:
-    """Twice in one search; with payloads the server is at most 256 hits ahead, so that most are found later."""
+    """Two restarts in one search. With payloads, the server sends at most 256 hits ahead."""
     whole = answer(codes, codes[7])
     search = index.search(codes[7], payloads=True)
     hits = [next(search) for _ in range(10)]
@@ -100,7 +100,7 @@ def test_a_search_goes_on_where_it_stopped(
     assert search.lower_bound == np.inf
 
 
-def test_k_counts_all_hits_before_and_after(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
+def test_k_includes_hits_from_before_a_restart(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
     search = index.search(codes[7], k=700, payloads=True)
     first, _ = search.next(300)
     crash(server)
@@ -108,21 +108,19 @@ def test_k_counts_all_hits_before_and_after(server: ServerProcess, index: Remote
     assert [*first.tolist(), *rest.tolist()] == answer(codes, codes[7]).ids[:700].tolist()
 
 
-def test_a_search_sees_what_was_written_when_it_goes_on(
-    server: ServerProcess, index: RemoteIndex, codes: Codes
-) -> None:
+def test_a_resumed_search_sees_new_writes(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
     search = index.search(codes[7], payloads=True)
     first, distances = search.next(300)
     crash(server)
     index.delete(range(0, N, 2))
     rest, _ = search.all()
     left = answer(codes, codes[7]).after(float(distances[-1]), int(first[-1])).ids
-    early = set(rest[:600].tolist())  # what had arrived before the crash
+    early = set(rest[:600].tolist())  # these may have arrived before the crash
     assert set(left[left % 2 == 1].tolist()) <= set(rest.tolist())
     assert set(rest.tolist()) - early <= set(left[left % 2 == 1].tolist())
 
 
-def test_a_batch_is_answered_whole(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
+def test_a_batch_survives_a_crash(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
     expected = index.search_batch(codes[:2000], k=5)
     asking = Meanwhile(lambda: index.search_batch(codes[:2000], k=5))
     crash(server)
@@ -132,7 +130,7 @@ def test_a_batch_is_answered_whole(server: ServerProcess, index: RemoteIndex, co
     assert np.array_equal(answered.distances, expected.distances)
 
 
-def test_reads_are_made_again(server: ServerProcess, index: RemoteIndex) -> None:
+def test_reads_are_retried(server: ServerProcess, index: RemoteIndex) -> None:
     server.kill()
     reads = [
         Meanwhile(lambda: len(index)),
@@ -145,11 +143,11 @@ def test_reads_are_made_again(server: ServerProcess, index: RemoteIndex) -> None
     assert values[:3] == [N, [b"payload of 5"], N]
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_upsert_is_sent_again_until_it_is_there(server: ServerProcess, index: RemoteIndex) -> None:
-    """Some 20 MiB in messages of 4: the server dies after the first was written."""
+def test_an_upsert_is_retried_until_it_is_written(server: ServerProcess, index: RemoteIndex) -> None:
+    """About 20 MiB in messages of 4 MiB. The server dies after it has written the first one."""
     count = 320
     ids = np.arange(10_000, 10_000 + count)
     codes = make_codes("uniform", count, BITS, np.random.default_rng(1))
@@ -166,7 +164,7 @@ def test_an_upsert_is_sent_again_until_it_is_there(server: ServerProcess, index:
     assert len(index) == N + count
 
 
-def test_deletes_are_sent_again(server: ServerProcess, index: RemoteIndex) -> None:
+def test_deletes_are_retried(server: ServerProcess, index: RemoteIndex) -> None:
     server.kill()
     deleting = Meanwhile(lambda: index.delete(range(100)))
     server.start()
@@ -174,17 +172,17 @@ def test_deletes_are_sent_again(server: ServerProcess, index: RemoteIndex) -> No
     assert len(index) == N - 100
 
 
-def test_what_was_acknowledged_survives(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
+def test_acknowledged_writes_survive_a_crash(server: ServerProcess, index: RemoteIndex, codes: Codes) -> None:
     for turn in range(3):
         index.upsert([20_000 + turn], codes[turn : turn + 1])
         crash(server)
         assert index.get([20_000 + turn]).found.all()
 
 
-# -- for good --------------------------------------------------------------------------------------------------------
+# -- no server ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_come_back(server: ServerProcess, codes: Codes) -> None:
+def test_a_server_that_stays_down(server: ServerProcess, codes: Codes) -> None:
     with whamming.connect(server.address, retry_seconds=0.3) as database:
         index = database.create_index("brief", BITS)
         index.upsert(np.arange(N), codes, [b"x"] * N)
@@ -211,7 +209,7 @@ def test_a_server_that_does_not_come_back(server: ServerProcess, codes: Codes) -
         wait_until(is_back, "the connection's recovery")
 
 
-def test_an_index_that_is_gone_when_the_server_comes_back() -> None:
+def test_an_index_that_is_gone_after_a_restart() -> None:
     with ServerProcess() as server, whamming.connect(server.address) as database:
         index = database.create_index("docs", 8)
         index.upsert(range(600), np.zeros((600, 1), dtype=np.uint8), [b"x"] * 600)
@@ -222,9 +220,9 @@ def test_an_index_that_is_gone_when_the_server_comes_back() -> None:
             search.all()
 
 
-def test_nobody_answers() -> None:
+def test_no_server_at_the_address() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UnavailableError, match=rf"{address} within 0.2 s.*whamming serve"):
             whamming.connect(address, timeout=0.2)

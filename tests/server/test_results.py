@@ -1,4 +1,4 @@
-"""Results as messages: columns of several chunks end to end, and the ends of queries."""
+"""Packing results into messages: columns of chunks, and the ends of queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def some(query_id: int, count: int, end: End | None = None, *, payloads: bool = 
         [some(7, 3, End(7, results.COMPLETE, True, STATS, 1.5)), some(8, 2), ends([End(9, results.CANCELLED)])],
     ],
 )
-def test_chunks_lie_end_to_end(parts: list[Results]) -> None:
+def test_chunks_are_concatenated(parts: list[Results]) -> None:
     message = search_pb2.SearchResponse.FromString(response(parts).SerializeToString())
     assert list(message.query_ids) == [query_id for part in parts for query_id in part.query_ids]
     assert list(message.counts) == [count for part in parts for count in part.counts]
@@ -55,7 +55,7 @@ def test_chunks_lie_end_to_end(parts: list[Results]) -> None:
     assert list(message.ends.query_ids) == [end.query_id for part in parts for end in part.ends]
 
 
-def test_ends_are_columns_and_extras_name_their_query() -> None:
+def test_ends_of_queries_in_a_message() -> None:
     guess = np.arange(3, dtype=np.uint64), np.ones(3)
     ended = [
         End(1, results.COMPLETE, True, STATS, 1.5),
@@ -84,11 +84,11 @@ def test_ends_are_columns_and_extras_name_their_query() -> None:
     assert np.frombuffer(best.distances, "<f8").tolist() == [1.0] * 3
 
 
-def test_ends_without_hits_know_nothing_of_the_others() -> None:
+def test_ends_without_hits_have_no_bound() -> None:
     assert ends([End(1, results.CANCELLED), End(2, results.SHUTDOWN)]).bounds == [-math.inf] * 2
 
 
-def test_the_size_in_a_message_is_estimated() -> None:
+def test_the_message_size_is_estimated() -> None:
     assert some(1, 10).nbytes == 160 + CHUNK_BYTES
     assert some(1, 0, End(1, results.COMPLETE)).nbytes == CHUNK_BYTES + END_BYTES
     kept = some(1, 10, payloads=True)

@@ -1,4 +1,4 @@
-"""Results that wait to be sent: in order, nothing twice, a bounded number of bytes."""
+"""The send buffer: results are sent in order and once, and the buffer is bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whamming.server.search.send_buffer import RESPONSE_BYTES, SendBuffer
 
 
 def results(query_id: int, size: int = CHUNK_BYTES + 2) -> Results:
-    """Results of one chunk that take so many bytes. Their ids are all zero."""
+    """Return one chunk of ``size`` bytes."""
     return Results((query_id,), (1,), bytes(size - CHUNK_BYTES), b"", (0.0,))
 
 
@@ -25,7 +25,7 @@ def query_ids(some: Sequence[Results]) -> list[int]:
 
 
 class Shared:
-    """A buffer and the lock that it shares with its call."""
+    """A buffer, and the lock that it shares with its call."""
 
     def __init__(self, limit: int) -> None:
         self.lock = threading.Lock()
@@ -43,7 +43,7 @@ class Shared:
         return query_ids(await self.buffer.take())
 
 
-async def test_results_come_out_in_order_and_together() -> None:
+async def test_results_are_taken_in_order() -> None:
     shared = Shared(1000)
     shared.put(results(1))
     shared.put(results(2))
@@ -64,7 +64,7 @@ async def test_results_from_the_event_loop_wake_the_reader() -> None:
     assert await waiting == [1, 2]
 
 
-async def test_results_are_joined_up_to_a_size() -> None:
+async def test_results_are_joined_up_to_the_message_size() -> None:
     shared = Shared(1 << 30)
     half, double = RESPONSE_BYTES // 2, 2 * RESPONSE_BYTES
     for query_id, size in enumerate([half, half, CHUNK_BYTES, double, CHUNK_BYTES]):
@@ -76,7 +76,7 @@ async def test_results_are_joined_up_to_a_size() -> None:
 
 
 @pytest.mark.parametrize("again", [results(1), ends([End(1, CANCELLED)])], ids=["hits", "an end"])
-async def test_an_id_that_is_used_again_comes_in_another_message(again: Results) -> None:
+async def test_a_reused_id_starts_another_message(again: Results) -> None:
     shared = Shared(1000)
     for some in (results(1), results(2), ends([End(1, CANCELLED)]), results(3), again, results(4)):
         shared.put(some)
@@ -84,7 +84,7 @@ async def test_an_id_that_is_used_again_comes_in_another_message(again: Results)
     assert await shared.take() == [1, 4]
 
 
-async def test_it_ends_after_what_waits() -> None:
+async def test_the_end_comes_after_waiting_results() -> None:
     shared = Shared(1000)
     shared.put(results(1))
     shared.finish()
@@ -101,7 +101,7 @@ async def test_the_end_wakes_the_reader() -> None:
     assert await waiting == []
 
 
-async def test_a_last_error_comes_after_what_waits() -> None:
+async def test_a_last_error_comes_after_waiting_results() -> None:
     shared = Shared(1000)
     shared.put(results(1))
     with shared.lock:
@@ -144,7 +144,7 @@ async def test_room_is_counted_in_bytes() -> None:
     assert shared.buffer.has_room()
 
 
-async def test_nothing_is_kept_where_nobody_reads() -> None:
+async def test_a_discarded_buffer_keeps_nothing() -> None:
     shared = Shared(100)
     shared.put(results(1, 100))
     shared.buffer.discard()
@@ -154,7 +154,7 @@ async def test_nothing_is_kept_where_nobody_reads() -> None:
     assert await shared.take() == []
 
 
-async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
+async def test_a_cancelled_reader_loses_nothing() -> None:
     shared = Shared(1000)
     waiting = asyncio.ensure_future(shared.take())
     await asyncio.sleep(0)
@@ -165,7 +165,7 @@ async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     assert await shared.take() == [1]
 
 
-def test_a_closed_loop_means_that_nobody_reads() -> None:
+def test_a_closed_event_loop_is_tolerated() -> None:
     async def read_in_vain() -> Shared:
         shared = Shared(10)
         asyncio.ensure_future(shared.take()).add_done_callback(lambda _: None)
@@ -186,8 +186,8 @@ def test_a_closed_loop_means_that_nobody_reads() -> None:
     senders=st.integers(1, 4),
 )
 @generated(40)
-def test_threads_that_ask_for_room_keep_the_limit(sizes: list[int], limit: int, senders: int) -> None:
-    """Everything arrives, in each sender's order, and little is kept at any time."""
+def test_senders_that_wait_for_room_keep_the_limit(sizes: list[int], limit: int, senders: int) -> None:
+    """All results arrive in the order of their sender, and the buffer stays within its limit."""
 
     async def run() -> None:
         shared = Shared(limit)
@@ -198,7 +198,7 @@ def test_threads_that_ask_for_room_keep_the_limit(sizes: list[int], limit: int, 
             nonlocal most
             for place, size in enumerate(sizes):
                 with room:
-                    assert room.wait_for(shared.buffer.has_room, 20), "room never came"
+                    assert room.wait_for(shared.buffer.has_room, 20), "the buffer stayed full"
                 shared.put(results(number * 1000 + place, size))
                 most = max(most, shared.buffer._bytes)
 

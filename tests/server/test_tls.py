@@ -1,4 +1,4 @@
-"""Encrypted connections: real certificates, real servers, and clients that should and should not get in."""
+"""TLS: real certificates, real servers, and clients that should and should not be able to connect."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from whamming.server.tls import Certificates, is_open
 from whamming.v1 import index_pb2
 
 SOON = 1.0
-"""Seconds that a client that is not let in waits."""
+"""Seconds that a rejected client waits."""
 
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority, its certificate in a file, and certificates that it gives."""
+    """A certificate authority, with its certificate in a file."""
 
     directory: Path
     issuer: trustme.CA
@@ -48,7 +48,7 @@ class Authority:
         return self.directory / "ca.pem"
 
     def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
-        """Write a certificate and its key; again under the same name: renew them."""
+        """Write a certificate and its key. Existing files of the same name are replaced."""
         issued = self.issuer.issue_cert(*identities)
         cert, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         issued.private_key_pem.write_to_path(str(key))
@@ -68,7 +68,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def server(ours: Authority) -> Iterator[ServerProcess]:
-    """It shows a certificate, and asks for none."""
+    """A server with a certificate that does not require client certificates."""
     cert, key = ours.issue("server", "127.0.0.1", "localhost")
     with ServerProcess(tls_cert=cert, tls_key=key) as server:
         yield server
@@ -77,7 +77,7 @@ def server(ours: Authority) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def guarded(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """It serves only clients that ours has given a certificate; two processes share the work."""
+    """A server with two processes that requires client certificates."""
     cert, key = ours.issue("guarded", "127.0.0.1")
     data = tmp_path_factory.mktemp("guarded") / "db"
     with ServerProcess(data, tls_cert=cert, tls_key=key, tls_client_ca=ours.ca, workers=2) as server:
@@ -86,7 +86,7 @@ def guarded(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def check_served(address: str, tls: Tls, name: str) -> None:
-    """All that a client does, it does by TLS."""
+    """Check that writes and searches work over TLS."""
     with whamming.connect(address, tls=tls) as database:
         index = database.create_index(name, 64)
         codes = np.random.default_rng(0).integers(0, 256, (1000, 8), dtype=np.uint8)
@@ -101,17 +101,17 @@ def check_refused(address: str, tls: Tls | bool, *, names: str = "") -> None:
         whamming.connect(address, tls=tls, timeout=SOON)
 
 
-# -- who gets in -----------------------------------------------------------------------------------------------------
+# -- connecting --------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_trusts_the_authority(server: ServerProcess, ours: Authority) -> None:
+def test_a_client_that_trusts_the_ca_is_served(server: ServerProcess, ours: Authority) -> None:
     check_served(server.address, Tls(ours.ca), "docs")
     port = server.address.rpartition(":")[2]
     with whamming.connect(f"localhost:{port}", tls=Tls(str(ours.ca))) as database:
         assert "docs" in database.list_indexes()
 
 
-def test_asyncio(server: ServerProcess, ours: Authority) -> None:
+def test_the_asyncio_client_uses_tls(server: ServerProcess, ours: Authority) -> None:
     async def ask() -> int:
         async with await whamming.aio.connect(server.address, tls=Tls(ours.ca)) as database:
             index = await database.create_index("aio", 8)
@@ -121,45 +121,45 @@ def test_asyncio(server: ServerProcess, ours: Authority) -> None:
     assert asyncio.run(ask()) == 2
 
 
-def test_who_does_not_trust_it_gets_nothing(server: ServerProcess, theirs: Authority) -> None:
+def test_a_client_that_does_not_trust_the_ca_cannot_connect(server: ServerProcess, theirs: Authority) -> None:
     check_refused(server.address, Tls(theirs.ca), names=" over TLS")
     check_refused(server.address, True, names=" over TLS")
 
 
-def test_who_speaks_plainly_is_told_of_tls(server: ServerProcess, guarded: ServerProcess) -> None:
+def test_a_client_without_tls_is_told_to_use_it(server: ServerProcess, guarded: ServerProcess) -> None:
     for address in (server.address, guarded.address):
         check_told_at_once(address, False, f"{address} requires TLS")
 
 
 def check_told_at_once(address: str, tls: Tls | bool, text: str) -> None:
-    """Not only when the client has waited as long as it would for a server that is away."""
+    """Check that the client fails at once instead of waiting for its timeout."""
     start = time.monotonic()
     with pytest.raises(UnavailableError, match=text):
         whamming.connect(address, tls=tls, timeout=10 * PATIENCE)
     assert time.monotonic() - start < PATIENCE
 
 
-def test_a_certificate_for_another_name_is_not_believed(ours: Authority) -> None:
+def test_a_certificate_for_another_name_is_rejected(ours: Authority) -> None:
     cert, key = ours.issue("elsewhere", "elsewhere.example")
     with ServerProcess(tls_cert=cert, tls_key=key) as server:
         check_refused(server.address, Tls(ours.ca), names=" over TLS")
         server.check_log()
 
 
-def test_a_server_without_a_certificate_is_not_taken_for_one_that_has_it(ours: Authority) -> None:
+def test_a_tls_client_rejects_a_server_without_tls(ours: Authority) -> None:
     with ServerProcess() as server:
         for tls in (Tls(ours.ca), True):
             check_told_at_once(server.address, tls, f"{server.address} does not use TLS")
         server.check_log()
 
 
-def test_a_server_that_asks_for_certificates(guarded: ServerProcess, ours: Authority, theirs: Authority) -> None:
+def test_client_certificates_are_required(guarded: ServerProcess, ours: Authority, theirs: Authority) -> None:
     mine = ours.issue("me", "me@client.example")
-    for number in range(4):  # whichever of the processes answers
+    for number in range(4):  # so that both processes are likely to answer
         check_served(guarded.address, Tls(ours.ca, *mine), f"docs{number}")
     stranger = theirs.issue("stranger", "me@client.example")
     for tls in (Tls(ours.ca), Tls(ours.ca, *stranger)):
-        # To the client the handshake is over before the server has looked at its certificate: it may seem connected.
+        # The client's handshake ends before the server checks its certificate, so it may seem to be connected.
         with (
             pytest.raises(UnavailableError),
             whamming.connect(guarded.address, tls=tls, timeout=SOON, retry_seconds=0) as database,
@@ -167,7 +167,7 @@ def test_a_server_that_asks_for_certificates(guarded: ServerProcess, ours: Autho
             database.list_indexes()
 
 
-def test_the_command_line(guarded: ServerProcess, ours: Authority) -> None:
+def test_the_command_line_uses_tls(guarded: ServerProcess, ours: Authority) -> None:
     cert, key = ours.issue("operator", "operator@client.example")
     where = ("--server", guarded.address, "--tls-ca", ours.ca, "--tls-cert", cert, "--tls-key", key)
     run("create", "cli", "--bits", "16", *where).ok()
@@ -180,10 +180,10 @@ def test_the_command_line(guarded: ServerProcess, ours: Authority) -> None:
     run("list", "--data", "somewhere", "--tls").refused(2, "--tls", "--data")
 
 
-# -- renewal ---------------------------------------------------------------------------------------------------------
+# -- renewal -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_renewed_certificate_is_shown_without_a_new_start(tmp_path: Path) -> None:
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
     first, second = Authority.at(tmp_path / "first"), Authority.at(tmp_path / "second")
     cert, key = first.issue("server", "127.0.0.1")
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -202,53 +202,53 @@ def test_a_renewed_certificate_is_shown_without_a_new_start(tmp_path: Path) -> N
         assert answers(first)
         with whamming.connect(server.address, tls=Tls(first.ca)) as before:
             other_cert, other_key = second.issue("server", "127.0.0.1")
-            cert.write_bytes(other_cert.read_bytes())  # for a moment it does not go with the key
+            cert.write_bytes(other_cert.read_bytes())  # the certificate does not match the key for now
             assert answers(first)
-            assert "cannot be used, so the old ones stay" in server.log()
+            assert "keeping the old ones" in server.log()
             os.replace(other_key, key)
             assert answers(second)
-            assert "are used from now on" in server.log()
+            assert "reloaded the certificates" in server.log()
             assert not answers(first, SOON)
-            assert before.list_indexes() == [], "who is connected stays so"
+            assert before.list_indexes() == [], "existing connections are kept"
         server.check_log()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_has_certificates_read_again(workers: int, tmp_path: Path) -> None:
-    """In every process, at once, and without an interruption for those who are connected."""
+def test_sighup_reloads_certificates(workers: int, tmp_path: Path) -> None:
+    """All processes reload them. Existing connections are not interrupted."""
     first, second = Authority.at(tmp_path / "first"), Authority.at(tmp_path / "second")
     cert, key = first.issue("server", "127.0.0.1")
     times = os.stat(cert), os.stat(key)
     server = ServerProcess(tmp_path / "db", tls_cert=cert, tls_key=key, log_level="info", workers=workers)
 
     def read_again() -> bool:
-        return server.log().count("are used from now on") == workers
+        return server.log().count("reloaded the certificates") == workers
 
     with server:
         with whamming.connect(server.address, tls=Tls(first.ca)) as before:
             before.create_index("docs", 8)
             for new, old, seen in zip(second.issue("server", "127.0.0.1"), (cert, key), times, strict=True):
                 old.write_bytes(new.read_bytes())
-                os.utime(old, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # as a copy that keeps times leaves it
+                os.utime(old, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # like a copy that preserves times
             os.kill(server.process.pid, signal.SIGHUP)
-            wait_until(read_again, "reading the certificates again")
+            wait_until(read_again, "reloading the certificates")
             for _ in range(2 * workers):
                 with whamming.connect(server.address, tls=Tls(second.ca)) as after:
                     assert after.list_indexes() == ["docs"]
-            assert before.list_indexes() == ["docs"], "who is connected stays so"
+            assert before.list_indexes() == ["docs"], "existing connections are kept"
             cert.write_bytes(b"rubbish")
             os.kill(server.process.pid, signal.SIGHUP)
-            wait_until(lambda: server.log().count("so the old ones stay") >= workers, "a complaint")
+            wait_until(lambda: server.log().count("keeping the old ones") >= workers, "an error in the log")
             with whamming.connect(server.address, tls=Tls(second.ca)) as after:
                 assert after.list_indexes() == ["docs"]
         assert server.stop() == 0
         server.check_log()
 
 
-# -- what cannot be used ---------------------------------------------------------------------------------------------
+# -- invalid files and options -----------------------------------------------------------------------------------------
 
 
-def test_half_a_pair() -> None:
+def test_a_certificate_needs_its_key() -> None:
     for name in ("tls_cert", "tls_key", "tls_client_ca"):
         given: dict[str, Any] = {name: "a.pem"}
         with pytest.raises(InvalidArgumentError, match=f"{name} = a.pem; .*a certificate and its key") as caught:
@@ -259,18 +259,18 @@ def test_half_a_pair() -> None:
         Tls(cert="a.pem")
 
 
-def test_files_that_are_not_what_they_should_be(ours: Authority, tmp_path: Path) -> None:
+def test_invalid_pem_files_are_refused(ours: Authority, tmp_path: Path) -> None:
     cert, key = ours.issue("good", "127.0.0.1")
     _, other_key = ours.issue("other", "127.0.0.1")
     rubbish, missing = tmp_path / "rubbish", tmp_path / "missing"
     rubbish.write_bytes(b"rubbish")
-    pairs = {(cert, other_key): "are not a certificate and its private key", (rubbish, key): "PEM without a password"}
-    for (one, two), text in {**pairs, (cert, missing): "missing cannot be read: No such file"}.items():
+    pairs = {(cert, other_key): "certificate and private key", (rubbish, key): "rubbish"}
+    for (one, two), text in {**pairs, (cert, missing): "missing: No such file"}.items():
         with pytest.raises(InvalidArgumentError, match=text):
             Certificates(Config(tls_cert=str(one), tls_key=str(two)))
         with pytest.raises(InvalidArgumentError, match=text):
             whamming.connect("127.0.0.1:1", tls=Tls(cert=one, key=two))
-    for ca, text in {rubbish: "rubbish holds no certificates of authorities", tmp_path: "Is a directory"}.items():
+    for ca, text in {rubbish: "rubbish has no CA", tmp_path: "Is a directory"}.items():
         with pytest.raises(InvalidArgumentError, match=text):
             Certificates(Config(tls_cert=str(cert), tls_key=str(key), tls_client_ca=str(ca)))
         with pytest.raises(InvalidArgumentError, match=text):
@@ -279,13 +279,13 @@ def test_files_that_are_not_what_they_should_be(ours: Authority, tmp_path: Path)
     run(*words).refused(1, f"{cert} and {other_key} are not")
 
 
-def test_which_addresses_others_can_reach() -> None:
+def test_which_addresses_are_open() -> None:
     assert not any(map(is_open, ("127.0.0.1:1", "127.3.2.1:0", "localhost:7777", "[::1]:7777")))
     assert all(map(is_open, ("0.0.0.0:1", "[::]:7777", "192.168.1.5:7777", "example.org:1")))
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_server_that_is_open_to_everybody_says_so(guard: bool, ours: Authority) -> None:
+def test_an_open_server_logs_a_warning(guard: bool, ours: Authority) -> None:
     cert, key = ours.issue("open", "127.0.0.1")
     options = {"tls_cert": cert, "tls_key": key, **({"tls_client_ca": ours.ca} if guard else {})}
     server = ServerProcess(**options)
@@ -294,7 +294,6 @@ def test_a_server_that_is_open_to_everybody_says_so(guard: bool, ours: Authority
         assert ("can read and change the data; see --tls-client-ca" in server.log()) != guard
 
 
-def test_raw_stubs_by_tls(server: ServerProcess, ours: Authority) -> None:
-    """Any gRPC client, by its own means."""
+def test_raw_stubs_over_tls(server: ServerProcess, ours: Authority) -> None:
     with grpc.secure_channel(server.address, grpc.ssl_channel_credentials(ours.ca.read_bytes())) as channel:
         assert Stubs(channel).indexes.ListIndexes(index_pb2.ListIndexesRequest(), timeout=PATIENCE) is not None

@@ -1,4 +1,4 @@
-"""Vectors over the wire: a client that knows nothing of encoders gets the answers of a database in this process."""
+"""Vectors over gRPC: clients without an encoder get the same answers as a local database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDS = np.arange(COUNT, dtype=np.uint64) * 3
 
 
 def made(seed: int, count: int, dtype: str = "<f4") -> NDArray[Any]:
-    """Vectors with directions that matter more than others; whole numbers, which every type holds."""
+    """Return vectors of integers, which every element type can represent. Some directions vary more than others."""
     rng = np.random.default_rng(seed)
     return np.rint(rng.standard_normal((count, DIM)) * np.linspace(40, 2, DIM)).clip(-128, 127).astype(dtype)
 
@@ -46,7 +46,7 @@ def there(either: ServerProcess) -> Iterator[RemoteDatabase]:
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f2", "|i1", "<f8"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_bare_client_gets_the_answers_of_this_process(
+def test_raw_stubs_get_the_same_answers_as_a_local_database(
     either: ServerProcess, here: Database, name: str, kind: Kind, dtype: str
 ) -> None:
     sample, vectors, queries = made(1, 300), made(2, COUNT, dtype), made(3, 5)
@@ -82,7 +82,7 @@ def test_bare_client_gets_the_answers_of_this_process(
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "inner"])
 @pytest.mark.parametrize("keep", ["float16", "int8"])
-def test_client_and_this_process_are_one(
+def test_remote_and_local_databases_give_the_same_answers(
     there: RemoteDatabase, here: Database, name: str, keep: KeptVectors, metric: Metric
 ) -> None:
     vectors, queries = made(4, COUNT), made(5, 12)
@@ -108,10 +108,10 @@ def test_client_and_this_process_are_one(
         assert one == other
         assert all(hit.payload == b"item %d" % (hit.id // 3) for hit in other)
     with theirs.search(vector=queries[0], k=6, rerank=1) as search:
-        assert {search.lower_bound for _ in search} == {-np.inf}  # nothing is known of those that were not ranked
+        assert {search.lower_bound for _ in search} == {-np.inf}  # nothing is known about items that were not ranked
 
 
-def test_encoder_goes_to_another_index(there: RemoteDatabase, here: Database, name: str) -> None:
+def test_an_encoder_is_reused_by_another_index(there: RemoteDatabase, here: Database, name: str) -> None:
     vectors = made(6, COUNT)
     first = there.create_index(name, BITS, encoder="itq", train=vectors)
     encoder = first.encoder
@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[CREATE, str]] = {
         "encoder.kind",
     ),
     "no bits": (CREATE(), "settings.bits"),
-    "torn sample": (
+    "incomplete sample": (
         CREATE(encoder=index_pb2.EncoderSettings(kind=3, sample=types_pb2.Matrix(type=1, columns=8, data=b"1234567"))),  # type: ignore[arg-type]
         "encoder.sample.data",
     ),
@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[CREATE, str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_index_is_refused(stubs: Stubs, name: str, why: str) -> None:
+def test_invalid_encoder_settings_are_refused(stubs: Stubs, name: str, why: str) -> None:
     request, field = REFUSED[why]
     with pytest.raises(grpc.RpcError) as caught:
         stubs.indexes.CreateIndex(
@@ -186,7 +186,7 @@ def test_vectors_without_an_encoder(stubs: Stubs, name: str) -> None:
         assert (caught.value.code(), details.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_ENCODER")
 
 
-def test_refuses_what_the_encoder_would(there: RemoteDatabase, name: str) -> None:
+def test_invalid_vectors_are_refused(there: RemoteDatabase, name: str) -> None:
     docs = there.create_index(name, encoder="sign", dim=DIM)
     wrong = made(8, 2)[:, :5]
     broken = made(8, 2)

@@ -1,4 +1,4 @@
-"""Columns of bytes: what goes in comes out, and bytes that are no column name their field."""
+"""Columns: round trips, and errors that name the invalid field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ids(ids: list[int]) -> None:
 
 def test_ids_are_little_endian() -> None:
     assert id_column(np.array([1, 2**63], dtype=np.uint64)).uint64 == b"\1" + bytes(14) + b"\x80"
-    assert len(ids_of(IdColumn(), "ids")) == 0, "an unset column is empty"
+    assert len(ids_of(IdColumn(), "ids")) == 0, "an unset column has no ids"
 
 
 @given(data=st.data(), kind=st.sampled_from(TYPES), rows=st.integers(0, 5), columns=st.integers(1, 7))
@@ -84,7 +84,7 @@ def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> Matrix:
     ("message", "field", "words"),
     [
         (Matrix(), "m.type", "m.type = 0"),
-        (odd_matrix(9, 1), "m.type", "m.type = 9; choose one of 1 (float32)"),
+        (odd_matrix(9, 1), "m.type", "m.type = 9"),
         (odd_matrix(-1, 1), "m.type", "m.type = -1"),
         (odd_matrix(1, 0), "m.data", "0 bytes; rows of 0 x float32"),
         (odd_matrix(1, 0, bytes(4)), "m.data", "4 bytes"),
@@ -93,7 +93,7 @@ def odd_matrix(kind: Any, columns: int, data: bytes = b"") -> Matrix:
     ],
     ids=str,
 )
-def test_what_is_no_matrix(message: Matrix, field: str, words: str) -> None:
+def test_invalid_matrices(message: Matrix, field: str, words: str) -> None:
     with pytest.raises(FieldError) as caught:
         matrix_of(message, "m")
     assert caught.value.field == field
@@ -101,7 +101,7 @@ def test_what_is_no_matrix(message: Matrix, field: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 9, 15])
-def test_what_is_no_column_of_numbers(size: int) -> None:
+def test_columns_of_the_wrong_length(size: int) -> None:
     with pytest.raises(FieldError, match=f"{size} bytes; it must be a multiple of 8") as caught:
         ids_of(IdColumn(uint64=bytes(size)), "items.ids")
     assert caught.value.field == "items.ids.uint64"
@@ -121,7 +121,7 @@ def test_payloads(payloads: list[bytes]) -> None:
     assert payload_column(Payloads(ends, np.frombuffer(b"".join(payloads), dtype=np.uint8))) == message
 
 
-def test_an_unset_column_of_payloads_means_empty_ones() -> None:
+def test_an_unset_payload_column_means_empty_payloads() -> None:
     assert payload_list_of(PayloadColumn(), 3) == [b""] * 3
 
 
@@ -131,12 +131,12 @@ def test_an_unset_column_of_payloads_means_empty_ones() -> None:
         ([1, 2], 3, "p.lengths", "2 numbers for 3 rows"),
         ([1, 2, 3, 4], 10, "p.lengths", "4 numbers for 3 rows"),
         ([], 0, "p.lengths", "0 numbers for 3 rows"),
-        ([1, 2, 3], 5, "p.data", "5 bytes; the lengths come to 6"),
-        ([1, 2, 3], 7, "p.data", "7 bytes; the lengths come to 6"),
-        ([2**32 - 1] * 3, 5, "p.data", f"the lengths come to {3 * (2**32 - 1)}"),
+        ([1, 2, 3], 5, "p.data", "5 bytes"),
+        ([1, 2, 3], 7, "p.data", "7 bytes"),
+        ([2**32 - 1] * 3, 5, "p.data", f" {3 * (2**32 - 1)}"),
     ],
 )
-def test_what_are_no_payloads(lengths: list[int], data: int, field: str, words: str) -> None:
+def test_invalid_payloads(lengths: list[int], data: int, field: str, words: str) -> None:
     message = PayloadColumn(lengths=np.array(lengths, dtype="<u4").tobytes(), data=bytes(data))
     with pytest.raises(FieldError) as caught:
         payloads_of(message, 3, "p")
@@ -144,13 +144,13 @@ def test_what_are_no_payloads(lengths: list[int], data: int, field: str, words: 
     assert words in str(caught.value)
 
 
-def test_lengths_of_half_a_number() -> None:
+def test_lengths_that_are_not_whole_numbers() -> None:
     with pytest.raises(FieldError) as caught:
         payloads_of(PayloadColumn(lengths=bytes(5)), 1, "p")
     assert caught.value.field == "p.lengths"
 
 
-def test_a_field_is_added_to_errors_that_name_none() -> None:
+def test_in_field_adds_a_field_to_errors_without_one() -> None:
     with pytest.raises(FieldError, match="too long") as caught, in_field("weights"):
         raise InvalidArgumentError("too long")
     assert caught.value.field == "weights"

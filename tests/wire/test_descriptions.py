@@ -1,4 +1,4 @@
-"""Indexes as messages: settings, encoders and statistics, there and back."""
+"""Settings, encoders and statistics survive a round trip through messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_statistics() -> None:
     assert stats_of(message) == stats
 
 
-def test_choices_that_are_not_named_are_left_out() -> None:
+def test_unset_choices_are_omitted() -> None:
     assert choices_of(Message(bits=8)) == {}
     message = settings_message(None, None, tables="none")
     assert message.bits == 0
@@ -73,7 +73,7 @@ def test_choices_that_are_not_named_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("field", ["bit_order", "tables", "buckets", "durability", "metric", "kept_vectors"])
-def test_choices_that_do_not_exist_name_their_field(field: str) -> None:
+def test_unknown_choices_name_their_field(field: str) -> None:
     message = Message(bits=8)
     setattr(message, field, 99)
     with pytest.raises(FieldError) as caught:
@@ -83,12 +83,12 @@ def test_choices_that_do_not_exist_name_their_field(field: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [0, -1, 4097, 1.5])
-def test_lengths_that_no_code_has(bits: Any) -> None:
+def test_invalid_code_lengths(bits: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=str(bits)):
         settings_message(bits, None)
 
 
-def test_words_that_do_not_exist_name_their_argument() -> None:
+def test_invalid_words_name_their_argument() -> None:
     with pytest.raises(InvalidArgumentError, match="tables = 'many'"):
         settings_message(8, None, tables="many")
     with pytest.raises(InvalidArgumentError, match="keep_vectors = 'float64'"):

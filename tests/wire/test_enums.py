@@ -1,4 +1,4 @@
-"""Every word that users write is a value of its enum, and the other way round."""
+"""The words of the Python API and the values of the enums match one to one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_kept_vectors_are_some_of_the_element_types() -> None:
 
 
 @pytest.mark.parametrize("words", [words for words, _ in PAIRS] + [enums.KEPT_VECTORS])
-def test_nothing_is_zero(words: Words[Any]) -> None:
+def test_none_maps_to_zero(words: Words[Any]) -> None:
     assert words.number("x", None) == 0
     assert words.word("x", 0) is None
 

@@ -1,4 +1,4 @@
-"""Items as messages, there and back."""
+"""Items survive a round trip through messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of errors: every error has a reason, every reason its error, here and at the other end."""
+"""The table of errors: every error has a reason, and every reason has an error."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ OTHERWISE: dict[type[BaseException], type[WhammingError]] = {
     CorruptIndexError: storage.CorruptStoreError,
     MemoryError: whamming.native.OutOfMemoryError,
 }
-"""What a client raises where it does not raise the same error."""
+"""Errors for which clients raise another type."""
 
 
 def test_every_reason_is_used() -> None:
     assert {reason for _, _, reason in TABLE} | {0} == set(error_pb2.ErrorReason.values())
 
 
-def test_codes_are_the_documented_ones() -> None:
-    """A reason has one code, and it is not OK."""
+def test_each_reason_has_one_status_code() -> None:
     codes: dict[int, set[int]] = {}
     for _, code, reason in TABLE:
         codes.setdefault(reason, set()).add(code)
@@ -49,7 +48,7 @@ def test_no_row_hides_another() -> None:
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(kind, reason) for kind, _, reason in TABLE])
-def test_a_client_raises_what_a_database_in_its_process_would(kind: type[BaseException], reason: int) -> None:
+def test_clients_raise_the_same_errors_as_local_databases(kind: type[BaseException], reason: int) -> None:
     error = error_of(reason, "the message")
     assert type(error) is OTHERWISE.get(kind, kind)
     assert str(error) == "the message"
@@ -69,7 +68,7 @@ def test_reasons_of_newer_servers_are_service_errors(name: str) -> None:
     assert type(error_of(12345, "x")) is ServiceError
 
 
-def test_a_field_comes_back() -> None:
+def test_fields_are_preserved() -> None:
     error = error_of(error_pb2.ERROR_REASON_INVALID_ARGUMENT, "k = 0", "options.k")
     assert isinstance(error, FieldError)
     assert error.field == "options.k"
@@ -87,6 +86,6 @@ def every_error(kind: type[WhammingError] = WhammingError) -> Iterator[type[Wham
 
 @pytest.mark.parametrize("kind", sorted(set(every_error()) - {DeadlineError, LocalOnlyError}, key=str))
 def test_every_error_of_ours_has_a_row(kind: type[WhammingError]) -> None:
-    """DeadlineError and LocalOnlyError have none: only clients raise them."""
+    """Except DeadlineError and LocalOnlyError, which only clients raise."""
     (reason, *_) = [reason for row, _, reason in TABLE if issubclass(kind, row)]
     assert (reason == error_pb2.ERROR_REASON_INTERNAL) == (kind is ServiceError)

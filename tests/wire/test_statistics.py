@@ -1,4 +1,4 @@
-"""What queries have cost, as columns: every number comes out as it went in."""
+"""Statistics survive a round trip through columns."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def test_statistics_are_appended_and_read(parts: list[list[Stats]]) -> None:
     columns = StatisticsColumns.FromString(columns.SerializeToString())
     whole = [stats for part in parts for stats in part]
     lengths = {len(getattr(columns, field.name)) for field in columns.DESCRIPTOR.fields}
-    assert lengths == {len(whole)}, "every column has an entry per query"
+    assert lengths == {len(whole)}, "every column has one entry per query"
     assert [stats_at(columns, row) for row in range(len(whole))] == whole
     assert list(columns.elapsed_seconds) == [0.5] * len(whole)
 
 
-def test_every_number_has_a_column() -> None:
+def test_every_statistic_has_a_column() -> None:
     names = [field.name for field in StatisticsColumns.DESCRIPTOR.fields]
     assert names == ["plans", *Stats._fields[1:-1], "engine_seconds", "elapsed_seconds"]
     assert Stats._fields[-1] == "seconds"
 
 
-def test_statistics_of_a_batch_are_read_when_asked_for() -> None:
+def test_remote_statistics_are_read_on_access() -> None:
     columns = StatisticsColumns()
     stats = [Stats("sweep", True, row, 2, 3, 4, 5, 6, 7, 0.5) for row in range(3)]
     add_statistics(columns, stats, [0.0] * 3)

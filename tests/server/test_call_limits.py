@@ -1,4 +1,4 @@
-"""What one call may hold on the server: bounded, whatever its client sends and however little it reads."""
+"""The server bounds the memory of a call, whatever the client sends and however little it reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tables(*seeds: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.stack([random_table(BITS, seed) for seed in seeds])
 
 
-async def test_the_longest_wait_for_credit_ends_where_too_many_wait(
+async def test_the_longest_waiting_query_ends_if_too_many_wait_for_credit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searchers, "MAX_WAITING", 3)
@@ -60,7 +60,7 @@ async def test_the_longest_wait_for_credit_ends_where_too_many_wait(
     call.search.close()
 
 
-async def test_requests_under_way_have_a_limit_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_requests_have_a_limit_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 3 * BITS * 2 * 8)
     call = bench.call()
     options = QueryOptions(credit=0)
@@ -75,8 +75,8 @@ async def test_requests_under_way_have_a_limit_in_bytes(bench: Bench, monkeypatc
     assert all(call[query_id].reason == search_pb2.END_REASON_COMPLETE for query_id in (5, 6, 7))
 
 
-async def test_no_more_is_received_while_ends_pile_up(bench: Bench) -> None:
-    """Ends of refused queries need no room, so that only receiving less keeps them within bounds."""
+async def test_reading_stops_while_the_send_buffer_is_overfull(bench: Bench) -> None:
+    """Refused queries end without waiting for room, so the server must stop reading requests instead."""
     call = bench.call(buffer_bytes=1 << 12)
     bad = QueryOptions(k=0)
     received = 0
@@ -106,7 +106,7 @@ async def test_no_more_is_received_while_ends_pile_up(bench: Bench) -> None:
 
 
 def test_queries_of_one_message_use_all_workers() -> None:
-    """Each worker that finds more to do wakes the next, although the message is one flow."""
+    """Each worker that finds more work wakes the next one, even if all queries belong to one flow."""
     together = threading.Barrier(3, timeout=PATIENCE)
 
     class Task:
@@ -132,7 +132,7 @@ def test_queries_of_one_message_use_all_workers() -> None:
         scheduler.close()
 
 
-async def test_an_index_that_is_not_ready_is_left_to_workers(
+async def test_queries_of_an_index_that_is_not_ready_run_on_workers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(database)

@@ -1,4 +1,4 @@
-"""What the fuzz has found, one by one."""
+"""Regression tests for bugs found by fuzzing. Most docstrings describe the bug."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from whamming.wire.service_errors import AnswerTooLargeError
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server in this process, in the loop of the test."""
+    """A server in the event loop of the test."""
     async with Server(Config(listen="127.0.0.1:0", data=":memory:", grace_seconds=0.0)) as server:
         yield server
 
 
 async def refused(call: Any) -> status_pb2.Status:
-    """Return the rich status that a call is refused with."""
+    """Return the status with details that a call fails with."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     status = status_pb2.Status.FromString(caught.value.trailing_metadata()["grpc-status-details-bin"])
@@ -61,8 +61,8 @@ async def refused(call: Any) -> status_pb2.Status:
 
 
 @pytest.mark.parametrize("name", ["x" * 100_000, "名前" * 5_000, "🦀" * 1_000, "\n" * 3_000])
-async def test_a_status_that_quotes_a_long_value_arrives(server: Server, name: str) -> None:
-    """It was larger than the headers that clients take, so that they saw another status."""
+async def test_a_status_that_quotes_a_long_value_reaches_the_client(server: Server, name: str) -> None:
+    """The status exceeded the header size that clients accept, so they saw another status."""
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = index_pb2_grpc.IndexServiceStub(channel)  # type: ignore[no-untyped-call]
         status = await refused(stub.GetIndex(index_pb2.GetIndexRequest(name=name)))
@@ -71,7 +71,7 @@ async def test_a_status_that_quotes_a_long_value_arrives(server: Server, name: s
     assert status.message.endswith("starting with a letter or digit")
 
 
-async def test_a_status_that_lists_many_indexes_arrives(server: Server) -> None:
+async def test_a_status_that_lists_many_indexes_reaches_the_client(server: Server) -> None:
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = index_pb2_grpc.IndexServiceStub(channel)  # type: ignore[no-untyped-call]
         for number in range(100):
@@ -82,14 +82,14 @@ async def test_a_status_that_lists_many_indexes_arrives(server: Server) -> None:
 
 
 class Dropping(Database):
-    """A database one of whose indexes is dropped after it was listed."""
+    """A database that lists an index which has just been dropped."""
 
     def list_indexes(self) -> list[str]:
         return sorted([*super().list_indexes(), "gone"])
 
 
-async def test_lists_indexes_while_one_is_dropped() -> None:
-    """The listing failed with NOT_FOUND."""
+async def test_listing_indexes_while_one_is_dropped() -> None:
+    """ListIndexes failed with NOT_FOUND."""
     with Dropping(None, "ram", read_only=False) as database:
         for name in ("a", "z"):
             database.create_index(name, 8)
@@ -103,8 +103,8 @@ async def test_lists_indexes_while_one_is_dropped() -> None:
         assert not page.next_page_token
 
 
-def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> None:
-    """GetIndex failed with INTERNAL where the index was dropped at the right moment: its file was gone."""
+def test_statistics_of_an_index_dropped_by_another_process(tmp_path: Path) -> None:
+    """GetIndex failed with INTERNAL if the index was dropped at the wrong moment, because its file was gone."""
     with open_database(tmp_path / "data") as writer:
         writer.create_index("docs", 8).upsert([1, 2], np.zeros((2, 1), dtype=np.uint8))
         with open_database(tmp_path / "data", mode="r") as reader:
@@ -114,8 +114,8 @@ def test_describes_an_index_that_has_been_dropped_meanwhile(tmp_path: Path) -> N
     assert (stats.items, stats.disk_bytes) == (2, 0)
 
 
-def test_makes_no_index_while_a_file_is_being_closed(tmp_path: Path) -> None:
-    """CreateIndex failed with INTERNAL where its new file got the inode of a dropped one that was just being closed."""
+def test_creating_an_index_waits_for_files_being_closed(tmp_path: Path) -> None:
+    """CreateIndex failed with INTERNAL if the new file got the inode of a dropped file that was being closed."""
     making = threading.Thread(target=write_index, args=(tmp_path / "docs", IndexSettings(8)))
     with Environment._lock:
         making.start()
@@ -125,15 +125,15 @@ def test_makes_no_index_while_a_file_is_being_closed(tmp_path: Path) -> None:
     assert (tmp_path / "docs" / "lock.mdb").exists()
 
 
-async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
-    """A large payload whose id was asked for again and again was copied as often before the answer was refused."""
+async def test_get_stops_reading_when_the_answer_is_too_large(tmp_path: Path) -> None:
+    """Repeated ids of a large payload were all copied before the answer was refused."""
     with open_database() as database:
         database.create_index("docs", 4096).upsert([1], np.zeros((1, 512), dtype=np.uint8), [bytes(65_536)])
         service = ItemService(StorageThreads(database))
         tracemalloc.start()
         try:
             for count in (5_000, 2_000_000):
-                with pytest.raises(AnswerTooLargeError, match="ask for fewer"):
+                with pytest.raises(AnswerTooLargeError, match="request fewer"):
                     await service.Get(item_pb2.GetRequest(index="docs", ids=pack_ids([1] * count)), None)
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -146,8 +146,8 @@ async def test_looks_up_no_more_than_an_answer_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
-    """A piece of a scan had 10,000 items whatever their payloads, 640 MiB of them."""
+def test_scan_splits_large_payloads(sealed: bool) -> None:
+    """A part of a scan had 10,000 items regardless of their payloads, up to 640 MiB."""
     with open_database() as database:
         index = database.create_index("docs", 8)
         index.upsert(range(400), np.zeros((400, 1), dtype=np.uint8), [bytes([i % 256]) * 65_536 for i in range(400)])
@@ -161,7 +161,7 @@ def test_scans_large_payloads_a_few_at_a_time(sealed: bool) -> None:
 
 
 async def results_of(call: SearchCall) -> list[results.Results]:
-    """Return all that a call would send."""
+    """Return all results that a call would send."""
     parts: list[results.Results] = []
     async with asyncio.timeout(PATIENCE):
         while some := await call.next_results():
@@ -170,7 +170,7 @@ async def results_of(call: SearchCall) -> list[results.Results]:
 
 
 class GrantedAtOnce(Query):
-    """A query that is granted credit at the very moment when it begins to wait for some."""
+    """A query that is granted credit at the moment when it blocks on credit."""
 
     def leave(self) -> State:
         state = super().leave()
@@ -179,8 +179,8 @@ class GrantedAtOnce(Query):
         return state
 
 
-async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> None:
-    """It was counted as open for ever, and after 64 of them the call began no more queries."""
+async def test_a_query_granted_credit_as_it_blocks_is_counted_once() -> None:
+    """It counted as open forever. After 64 such queries the call began no more queries."""
     with open_database() as database:
         database.create_index("docs", 8).upsert(range(20), np.zeros((20, 1), dtype=np.uint8))
         searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
@@ -198,14 +198,14 @@ async def test_a_query_that_is_granted_credit_as_it_blocks_is_counted_once() -> 
     assert call.flow.open == 0
 
 
-async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
-    """Its error and its messages, up to 16 MiB each, kept each other alive until the garbage collector ran."""
+async def test_a_refused_call_is_freed() -> None:
+    """Its error and its messages, up to 16 MiB each, formed a cycle that only the garbage collector freed."""
 
     async def receive() -> search_pb2.SearchRequest:
         return search_pb2.SearchRequest(queries=search_pb2.QueryBatch(index="docs", query_ids=[1, 1], codes=b"xy"))
 
     async def send(response: search_pb2.SearchResponse) -> None:
-        raise AssertionError("nothing is sent")
+        raise AssertionError("nothing should be sent")
 
     with open_database() as database:
         searcher = Searcher(database, threads=1, slice_seconds=0.001, snapshot_seconds=60.0)
@@ -226,8 +226,8 @@ async def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("data", [bytes(4 << 20), b"\x0a" * (4 << 20)])
-async def test_a_message_that_is_refused_is_not_kept(server: Server, data: bytes) -> None:
-    """gRPC kept the error that ended the call, whose traceback kept the message, until the garbage collector ran."""
+async def test_a_refused_message_is_freed(server: Server, data: bytes) -> None:
+    """gRPC kept the error that ended the call, and its traceback kept the message until a garbage collection."""
     refused = search_pb2.SearchOnceRequest(code=data, options=search_pb2.QueryOptions(k=1)).SerializeToString()
     batch = search_pb2.QueryBatch(index="docs", codes=data)
     stream = search_pb2.SearchRequest(queries=batch).SerializeToString()
@@ -253,7 +253,7 @@ async def test_a_message_that_is_refused_is_not_kept(server: Server, data: bytes
     assert kept < 3 * len(data)
 
 
-def test_a_sample_whose_squares_overflow() -> None:
+def test_a_sample_whose_squares_overflow_is_refused() -> None:
     """CreateIndex failed with INTERNAL."""
     rng = np.random.default_rng(0)
     sample = rng.standard_normal((40, 8)).astype(np.float32)
@@ -262,10 +262,10 @@ def test_a_sample_whose_squares_overflow() -> None:
         fit("itq", sample, bits=5)
 
 
-async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> None:
-    """It was logged as an exception that nobody had asked for."""
-    surprises: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: surprises.append(context))
+async def test_a_seal_that_fails_after_its_client_left_is_not_logged() -> None:
+    """asyncio logged its exception as never retrieved."""
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     gone = threading.Event()
 
     def work(report: Any) -> None:
@@ -282,30 +282,30 @@ async def test_a_seal_that_fails_after_its_caller_has_gone_is_no_surprise() -> N
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
-    assert not surprises
+    assert not unhandled
 
 
-def test_a_lack_of_memory_is_foreseen(caplog: pytest.LogCaptureFixture) -> None:
+def test_running_out_of_memory_is_an_expected_error(caplog: pytest.LogCaptureFixture) -> None:
     assert failure_of(MemoryError()).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert not caplog.records
 
 
-def test_an_encoder_has_no_more_numbers_than_memory_holds() -> None:
-    """A request of 50 bytes made the server draw 2 GiB of random numbers."""
+def test_encoders_that_are_too_large_are_refused() -> None:
+    """A request of 50 bytes made the server generate 2 GiB of random numbers."""
     with pytest.raises(InvalidArgumentError, match="at most 67108864 numbers"):
         fit("lsh", bits=4096, dim=65_536)
 
 
 class DoneAtOnce:
-    """A job."""
+    """A job for the scheduler."""
 
     def __init__(self) -> None:
         self.flow = Flow()
         self.group = None
 
 
-async def test_an_idle_worker_keeps_nothing_alive() -> None:
-    """It kept the last query that it had worked on, and so its snapshot."""
+async def test_an_idle_worker_frees_its_last_job() -> None:
+    """It kept its last query alive, and with it the snapshot."""
     scheduler: Scheduler[DoneAtOnce] = Scheduler(1, 0.001, lambda jobs, seconds: ())
     try:
         job = DoneAtOnce()

@@ -1,4 +1,4 @@
-"""Clients that are slow, stop reading, cancel without end or vanish: others are served, what they held is freed."""
+"""Clients that read slowly, stall, cancel or disappear: other clients are served, and resources are freed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.serving import PATIENCE, ServerProcess, Stubs, Usage, wait_until
 
 BITS, N = 64, 100_000
 BUFFER = 256 << 10
-"""Bytes of hits that wait for a client: the server's default."""
+"""Size of a call's send buffer in bytes: the server's default."""
 CURSOR = 2 << 20
-"""What a query under way holds beside them, at most."""
+"""Maximum bytes that a running query holds in addition."""
 SPARE = 48 << 20
-"""What an allocator may keep after a crowd has left."""
+"""Bytes that the allocator may keep after many clients have left."""
 OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
 READER = """
 import sys
@@ -65,13 +65,13 @@ def docs(server: ServerProcess) -> Iterator[Collection]:
 
 @pytest.fixture
 def before(server: ServerProcess, docs: Collection) -> Usage:
-    """What the server uses with one client that asks for nothing."""
+    """What the server uses with one idle client."""
     check_idle(server)
     return server.usage()
 
 
 def check_served(docs: Collection, stubs: Stubs | None = None) -> None:
-    """Somebody else gets the right answer, whatever goes on beside."""
+    """Check that another client gets the right answer."""
     question = docs.question()
     with Conversation((stubs or docs.stubs).search) as talk:
         talk.ask(docs.name, [question], Options(k=50))
@@ -81,32 +81,32 @@ def check_served(docs: Collection, stubs: Stubs | None = None) -> None:
 
 
 def check_idle(server: ServerProcess) -> None:
-    """It has stopped working: in a quarter of a second it uses next to no time."""
+    """Wait until the server uses almost no CPU time."""
 
     def is_idle() -> bool:
         used = server.cpu_seconds()
         time.sleep(0.25)
         return server.cpu_seconds() - used < 0.05
 
-    wait_until(is_idle, "an end of the work")
+    wait_until(is_idle, "the end of the work")
 
 
 def read_slowly(talk: Conversation, pause: float) -> None:
-    """Read all, with a pause after each message."""
+    """Read all messages, with a pause after each."""
     for _ in talk.responses():
         time.sleep(pause)
 
 
-# -- slow ------------------------------------------------------------------------------------------------------------
+# -- slow --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: ServerProcess, docs: Collection) -> None:
+def test_a_slow_reader_gets_all_hits_and_delays_nobody(server: ServerProcess, docs: Collection) -> None:
     question = docs.question("weights")
     with Conversation(docs.stubs.search) as talk:
         talk.ask(docs.name, [question])
         for number, _ in enumerate(talk.responses()):
             if number < 5:
-                check_idle(server)  # it waits for this reader, with a bounded number of hits
+                check_idle(server)  # the server waits for this reader
                 check_served(docs)
             if talk.accounts[0].end is not None:
                 break
@@ -115,7 +115,7 @@ def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: ServerProcess
     assert account.bytes == docs.truth(question).bytes()
 
 
-def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_stalled_readers_use_bounded_memory(server: ServerProcess, docs: Collection, before: Usage) -> None:
     count = 200
     with contextlib.ExitStack() as stack:
         talks = []
@@ -130,22 +130,22 @@ def test_readers_that_stop_hold_what_was_stated(server: ServerProcess, docs: Col
         grown = server.usage().rss - before.rss
         assert grown <= count * (BUFFER + CURSOR), f"{grown / count / 1e6:.2f} MB for each"
         check_served(docs)
-        for talk in talks[:3]:  # and they may go on when they like
+        for talk in talks[:3]:  # and they can continue later
             assert reason_of(talk.finish()[int(next(iter(talk.accounts)))]) == EXHAUSTED
     server.settled(before, SPARE)
     check_idle(server)
 
 
-# -- cancelling ------------------------------------------------------------------------------------------------------
+# -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_cancelling_two_thousand_queries(server: ServerProcess, docs: Collection, before: Usage) -> None:
     question = docs.question()
-    held = Options(credit=N // 2)  # such a query cannot end by itself; one without may be done before it is cancelled
+    held = Options(credit=N // 2)  # without this limit a query may end before it is cancelled
     with Conversation(docs.stubs.search, timeout=4 * PATIENCE) as talk:
         for query_id in range(2000):
             talk.ask(docs.name, [replace(question, id=query_id)], held if query_id % 4 < 2 else None)
-            if query_id % 2:  # in the midst of its hits, or before the first one
+            if query_id % 2:  # cancel between hits, or before the first one
                 account = talk.accounts[query_id]
                 talk.until(lambda account=account: account.ids or account.end)
             talk.cancel(query_id)
@@ -159,7 +159,7 @@ def test_two_thousand_queries_cancelled(server: ServerProcess, docs: Collection,
     check_served(docs)
 
 
-def test_two_thousand_calls_cancelled(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_cancelling_two_thousand_calls(server: ServerProcess, docs: Collection, before: Usage) -> None:
     question = docs.question()
     for number in range(2000):
         with Conversation(docs.stubs.search) as talk:
@@ -171,7 +171,9 @@ def test_two_thousand_calls_cancelled(server: ServerProcess, docs: Collection, b
     check_served(docs)
 
 
-def test_two_thousand_searches_of_our_client_let_go(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_abandoning_two_thousand_searches_of_the_python_client(
+    server: ServerProcess, docs: Collection, before: Usage
+) -> None:
     with whamming.connect(server.address) as database:
         index = database.index(docs.name)
         code = docs.packed()[1][0]
@@ -184,7 +186,7 @@ def test_two_thousand_searches_of_our_client_let_go(server: ServerProcess, docs:
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.02, 0.3])
-def test_a_deadline_ends_the_work(server: ServerProcess, docs: Collection, before: Usage, seconds: float) -> None:
+def test_a_deadline_stops_the_search(server: ServerProcess, docs: Collection, before: Usage, seconds: float) -> None:
     for query in range(6):
         with Conversation(docs.stubs.search, timeout=seconds) as talk:
             talk.ask(docs.name, [docs.question(query_id=query)])
@@ -196,11 +198,11 @@ def test_a_deadline_ends_the_work(server: ServerProcess, docs: Collection, befor
     check_served(docs)
 
 
-# -- vanishing -------------------------------------------------------------------------------------------------------
+# -- disappearing ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("messages", [0, 3])
-def test_a_client_that_is_killed(server: ServerProcess, docs: Collection, before: Usage, messages: int) -> None:
+def test_killed_clients(server: ServerProcess, docs: Collection, before: Usage, messages: int) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-c", READER, server.address, str(messages)],
@@ -226,7 +228,7 @@ def test_a_client_that_is_killed(server: ServerProcess, docs: Collection, before
     check_served(docs)
 
 
-def test_channels_closed_in_the_midst_of_messages(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_channels_closed_between_messages(server: ServerProcess, docs: Collection, before: Usage) -> None:
     for number in range(40):
         with server.stubs(**OWN_CONNECTION) as stubs:
             talks = [Conversation(stubs.search) for _ in range(5)]
@@ -240,7 +242,7 @@ def test_channels_closed_in_the_midst_of_messages(server: ServerProcess, docs: C
     server.check_log()
 
 
-def test_rubbish_on_the_port(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_invalid_bytes_on_the_port(server: ServerProcess, docs: Collection, before: Usage) -> None:
     host, port = server.address.rsplit(":", 1)
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     rubbish = [
@@ -254,7 +256,7 @@ def test_rubbish_on_the_port(server: ServerProcess, docs: Collection, before: Us
     connections = []
     for data in 5 * rubbish:
         connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
-        with contextlib.suppress(ConnectionError):  # it may hang up at once
+        with contextlib.suppress(ConnectionError):  # the server may close the connection
             connection.sendall(data)
         connections.append(connection)
     check_served(docs)
@@ -264,7 +266,7 @@ def test_rubbish_on_the_port(server: ServerProcess, docs: Collection, before: Us
     check_idle(server)
 
 
-def test_all_of_it_at_once(server: ServerProcess, docs: Collection, before: Usage) -> None:
+def test_all_kinds_of_bad_clients_at_once(server: ServerProcess, docs: Collection, before: Usage) -> None:
     stop = threading.Event()
     errors: list[BaseException] = []
 
