@@ -34,11 +34,11 @@ class BackgroundTask:
         self._delay = delay
         self._retry = retry
         self._condition = threading.Condition()
-        self._wanted = self._stopped = False
+        self._wanted = self._running = self._stopped = False
         self._runs = 0
         self._thread: threading.Thread | None = None
         self.waiting = 0
-        """Threads in :meth:`wait`."""
+        """Threads in :meth:`wait` or :meth:`wait_until_idle`."""
 
     def request(self) -> None:
         """Have the task run soon, once for all requests until then."""
@@ -52,6 +52,13 @@ class BackgroundTask:
             self._request()
             self.waiting += 1
             self._condition.wait_for(lambda: self._stopped or self._runs != before, timeout)
+            self.waiting -= 1
+
+    def wait_until_idle(self, timeout: float) -> None:
+        """Wait until no run is wanted or under way, for ``timeout`` seconds at most."""
+        with self._condition:
+            self.waiting += 1
+            self._condition.wait_for(lambda: self._stopped or not (self._wanted or self._running), timeout)
             self.waiting -= 1
 
     def _request(self) -> None:
@@ -87,6 +94,7 @@ class BackgroundTask:
                     self._condition.wait_for(lambda: self._stopped, RETRY_SECONDS)
             with self._condition:
                 self._runs += 1
+                self._running = False
                 self._condition.notify_all()
 
     def _wait_for_request(self) -> bool:
@@ -95,7 +103,8 @@ class BackgroundTask:
             if self._delay:
                 self._condition.wait_for(lambda: self._stopped, self._delay)
             self._wanted = False
-            return not self._stopped
+            self._running = not self._stopped
+            return self._running
 
 
 def at_low_priority(build: Callable[[], T]) -> T:

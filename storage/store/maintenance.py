@@ -3,7 +3,8 @@
 Runs of recent writes form tiers by size, a factor of TIER apart, and so do sealed segments. TIER of one tier are merged
 into one of the next, so that n items lie in at most TIER - 1 parts per factor of TIER in size, and each item is
 rewritten once per tier. The smallest runs are merged at once, by the write that makes them too many; larger ones in the
-background. While the background falls behind, writers wait: see MOST_RUNS.
+background. While the background falls behind, writers wait: see MOST_RUNS. If the index is being searched, each write
+also gives merges and seals that are under way a moment, so that searches keep a processor.
 
 Bound on space: dead items are kept below a quarter of all sealed ones. Where they are more, the segment with the
 largest share of them is rewritten. At rest, therefore, sealed rows <= 4/3 x live rows.

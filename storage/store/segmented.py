@@ -28,8 +28,10 @@ swapped in.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +56,11 @@ ASYNC_SECONDS = 0.05
 """After so long, ``async`` writes are on disk."""
 _BACKPRESSURE_SECONDS = 10.0
 """A writer waits at most so long for the background to catch up."""
+PACE_SECONDS = 0.015
+"""While an index is searched, each write waits at most so long for merges and seals that are under way. Otherwise
+writing and merging would take all processors, and searches would have to wait for them."""
+SEARCHED_SECONDS = 0.1
+"""An index counts as searched if a snapshot was taken within this time."""
 
 
 class SegmentedStore:
@@ -68,6 +75,7 @@ class SegmentedStore:
         self._writing = threading.Lock()
         self._changing = threading.Lock()
         self._closed = False
+        self._last_snapshot = -math.inf
         self._unsaved: list[WriteBatch] = []
         self._group = GroupCommit(self._writing, self._commit)
         self._saver = BackgroundTask("whamming-save", self.flush, delay=ASYNC_SECONDS, retry=True)
@@ -97,6 +105,7 @@ class SegmentedStore:
         """Return an immutable view of every write that has been acknowledged."""
         if self.read_only:
             self._refresh()
+        self._last_snapshot = time.monotonic()
         contents = self._contents
         if contents.pending:
             with self._changing:
@@ -328,6 +337,9 @@ class SegmentedStore:
             self._upkeep.request()
             if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA):  # the delta must not outgrow memory
                 self._upkeep.wait(_BACKPRESSURE_SECONDS)
+        if time.monotonic() - self._last_snapshot < SEARCHED_SECONDS:
+            self._merger.wait_until_idle(PACE_SECONDS)
+            self._upkeep.wait_until_idle(PACE_SECONDS)
 
     @property
     def _most_rows(self) -> int:

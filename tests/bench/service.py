@@ -11,7 +11,8 @@ real 64-bit codes; the client, and the same searches in this process, on the sec
 - cancelling: the time from a cancel to the end of the work;
 - stalled: memory of the server for 200 unlimited queries that nobody reads;
 - first hit: the time to the first of 1,000 hits against the time to the last, 64 and 128 bits;
-- ingest: a million codes of 128 bits, 10,000 a batch, each on disk before it is acknowledged.
+- ingest: a million codes of 128 bits, 10,000 a batch, each on disk before it is acknowledged;
+- mixed: searches beside a steady load of upserts, in this process and over the wire (``mixed.py``).
 
 Writes a Markdown report and a JSON file to ``build/bench``. The times are wall-clock: a busy machine shows in all of
 them, so compare within a part; what a server would do with its core to itself is told by its CPU time. Where a virtual
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import mixed
 import numpy as np
 from service_harness import (
     BATCH,
@@ -558,6 +560,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "stalled": stalled,
     "first hit": first_hit,
     "ingest": ingest,
+    "mixed": mixed.part,
 }
 
 

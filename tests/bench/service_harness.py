@@ -31,7 +31,7 @@ SERVE = """
 import os, sys
 if sys.argv[2]: os.sched_setaffinity(0, {int(sys.argv[2])})
 from whamming.cli import main
-main(["serve", "--listen", "127.0.0.1:0", "--data", sys.argv[1], "--threads", "1", "--log-level", "warning"])
+main(["serve", "--listen", "127.0.0.1:0", "--data", sys.argv[1], "--log-level", "warning", *sys.argv[3:]])
 """
 STALL_BYTES = (256 << 10) + (2 << 20)
 """What the server promises to keep at most for a stalled reader: hits that wait, and what the cursor holds."""
@@ -68,10 +68,11 @@ class Row:
 
 
 class Service:
-    """A server process on a core of its own."""
+    """A server process: with one thread, on a core of its own, unless the options say otherwise."""
 
-    def __init__(self, directory: Path, core: int | None) -> None:
-        self._command = [sys.executable, "-c", SERVE, str(directory), "" if core is None else str(core)]
+    def __init__(self, directory: Path, core: int | None, *options: str) -> None:
+        where = "" if core is None else str(core)
+        self._command = [sys.executable, "-c", SERVE, str(directory), where, *(options or ("--threads", "1"))]
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)

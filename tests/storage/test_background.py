@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.storage.conftest import Place
 from tests.storage.twin import Twin, random_codes, wait_until
 from whamming.storage import SegmentedStore
-from whamming.storage.store import background, maintenance
+from whamming.storage.store import background, maintenance, segmented
 from whamming.storage.store.background import BackgroundTask, at_low_priority
 
 
@@ -44,6 +46,67 @@ def test_waiting_ends_however_fast_the_run_is() -> None:
     task.stop()
     task.join()
     task.wait(1000)
+
+
+def test_waiting_until_a_task_is_idle() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        go_on.wait()
+
+    task = BackgroundTask("test", work)
+    task.wait_until_idle(1000)
+    task.request()
+    entered.wait()
+    task.wait_until_idle(0.001)
+    waiting = threading.Thread(target=task.wait_until_idle, args=(1000,))
+    waiting.start()
+    wait_until(lambda: task.waiting == 1)
+    go_on.set()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    task.stop()
+    task.join()
+
+
+@pytest.mark.parametrize("searched", [False, True])
+def test_writes_let_merges_go_first_while_the_index_is_searched(
+    searched: bool, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def held_up(build: Callable[[], Any]) -> Any:
+        entered.set()
+        go_on.wait()
+        return build()
+
+    monkeypatch.setattr(segmented, "at_low_priority", held_up)
+    monkeypatch.setattr(segmented, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(segmented, "SEARCHED_SECONDS", 1000 if searched else -1)
+    rows = maintenance.SMALL_RUN + 1
+    with place.open() as database:
+        index = database.create_index("docs", 8)
+        assert isinstance(index.store, SegmentedStore)
+        merger = index.store._merger
+
+        def write(turn: int) -> None:
+            index.upsert(np.arange(turn * rows, (turn + 1) * rows), random_codes(rows, 8))
+
+        for turn in range(maintenance.TIER - 1):
+            write(turn)
+        index.snapshot()
+        last = threading.Thread(target=write, args=(maintenance.TIER,))
+        last.start()
+        assert entered.wait(20)
+        if searched:
+            wait_until(lambda: merger.waiting == 1)
+        else:
+            last.join(20)
+        assert last.is_alive() == searched
+        go_on.set()
+        last.join(20)
+        assert not last.is_alive()
 
 
 def test_a_task_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
