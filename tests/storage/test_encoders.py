@@ -122,16 +122,16 @@ def test_a_projection_of_exactly_zero_gives_a_zero() -> None:
     assert encoder.project([5.0, 5.0]).tolist() == [0, 0]
 
 
-def test_doubtful_signs_are_few_and_settled_as_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_signs_are_doubtful_and_these_are_computed_as_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make("itq", 64, 64)
     settled: list[int] = []
-    inner = Encoder._settle
+    inner = Encoder._set_exactly
 
     def spy(self: Encoder, block: Any, matrix: Any, rows: Any, bits: Any, out: Any) -> None:
         settled.append(len(rows))
         inner(self, block, matrix, rows, bits, out)
 
-    monkeypatch.setattr(Encoder, "_settle", spy)
+    monkeypatch.setattr(Encoder, "_set_exactly", spy)
     vectors = make_vectors(20_000, 64, 1)
     assert np.array_equal(unpack(encoder.encode(vectors), 64), encoder.project(vectors) > 0)
     assert 0 < sum(settled) < vectors.size // 5_000

@@ -121,7 +121,7 @@ def test_the_error_is_the_distance_to_the_corners() -> None:
 
 def test_itq_turns_on_some_rows_of_a_large_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = make_sample(3000)
-    monkeypatch.setattr(fitting, "MOST_ROTATED", 1000)
+    monkeypatch.setattr(fitting, "MAX_ROTATED", 1000)
     encoder = fit("itq", sample, bits=8)
     assert encoder.training.samples == 3000
     assert encoder.to_bytes() == fit("itq", sample, bits=8).to_bytes()
