@@ -37,7 +37,7 @@ class SearchCursor(Protocol):
 
 
 class Search(SearchVerbs):
-    """A running search: an iterator of hits. Use it in a ``with`` block, or let it go out of scope."""
+    """A search: an iterator of hits. Use it in a ``with`` block, or let it go out of scope."""
 
     def __init__(self, snapshot: Snapshot, cursor: SearchCursor) -> None:
         """Prefer :meth:`StoredIndex.search`."""
