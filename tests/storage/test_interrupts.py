@@ -175,6 +175,7 @@ def test_an_interrupted_search_loses_no_writes(place: Place, before: bool, monke
     with place.open() as database:
         twin = Twin.create(database)
         twin.layer()
+        twin.upsert([7], random_codes(1, 13, 7))  # a small write, which the search has to apply
         with monkeypatch.context() as patched:
             patched.setattr(LivePart, "removing", once(LivePart.removing, before=before))
             with pytest.raises(KeyboardInterrupt):
