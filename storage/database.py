@@ -314,8 +314,7 @@ class Database(DatabaseVerbs):
             yield
 
     def _not_found(self, name: str) -> NotFoundError:
-        names = ", ".join(self.list_indexes()) or "none"
-        return NotFoundError(f"there is no index {name!r}; indexes of this database: {names}")
+        return NotFoundError(f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}")
 
     def _check_name_is_free(self, name: str) -> None:
         if name in self.list_indexes():

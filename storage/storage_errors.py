@@ -71,4 +71,4 @@ def from_system(error: OSError, path: Path) -> StorageError:
     reason = error.strerror or error
     if error.errno in NO_ROOM:
         return StorageFullError(f"no space to write to {path}: {reason}; free some space, then write again")
-    return StorageError(f"cannot use {path}: {reason}")
+    return StorageError(f"{path} cannot be used: {reason}")

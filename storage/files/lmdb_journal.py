@@ -268,7 +268,7 @@ class LmdbJournal:
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
         try:
             size = (self._path / "data.mdb").stat().st_size
-        except FileNotFoundError:  # the index was dropped; the file exists only for those who have it open
+        except FileNotFoundError:  # the index was dropped; only open handles of the file are left
             size = 0
         return size, pages * stat["psize"]
 

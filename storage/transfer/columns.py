@@ -185,8 +185,8 @@ def _open_npz(path: Path, holds: Holds) -> Columns:
 
 
 def _open_npy(path: Path) -> Columns:
-    beside = ids_path(path)
-    return Columns(_map_npy(path), _map_npy(beside) if beside.exists() else None)
+    ids = ids_path(path)
+    return Columns(_map_npy(path), _map_npy(ids) if ids.exists() else None)
 
 
 def _map_npy(path: Path) -> NDArray[Any]:

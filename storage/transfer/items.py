@@ -220,7 +220,7 @@ class VectorsFile(RowsFile[VectorsPiece]):
             raise InvalidArgumentError(f"{path} holds {rows.dtype.name}; vectors must be {', '.join(DTYPES)}")
         if rows.ndim != 2 or dim not in (None, rows.shape[1]):
             wanted = "dim" if dim is None else dim
-            raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors for this index are [n, {wanted}]")
+            raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors of this index are [n, {wanted}]")
         super().__init__(path, "vectors", columns, first_id)
         self.dim: int = check_dim(rows.shape[1])
         """Number of components of a vector."""

@@ -127,7 +127,7 @@ def test_directories(cli: Cli, directory: Path, tmp_path: Path) -> None:
     assert not none.exists()
     cli("list", "--data", ":memory:").refused(2, "--data :memory: would be gone")
     cli("list", "--data", tmp_path).refused(1, "is not a Whamming database")
-    cli("backup", "--data", directory, directory).refused(1, "inside of the database")
+    cli("backup", "--data", directory, directory).refused(1, "inside the database")
     cli("backup", "--data", directory, tmp_path).refused(1, "exists; give a path that does not")
     cli("restore", none, tmp_path / "back").refused(1, f"there is no backup at {none}")
     cli("verify").refused(2, "--data")

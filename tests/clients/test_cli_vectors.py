@@ -209,7 +209,7 @@ def test_refusals(cli: Cli, target: Target, name: str, vectors: Path, tmp_path: 
     cli("create", name, "--encoder", "itq", "--dim", "24", *sized, *target).refused(2, f"whamming import {name} FILE")
     cli("create", name, "--encoder", "lsh", *sized, *target).refused(2, "--encoder lsh without --dim")
     cli("create", name, "--encoder", "sign", "--dim", "8", *sized, *target).refused(2, "--bits 16", "at most 8")
-    cli("create", name, "--encoder-file", vectors, *target).refused(1, "these bytes are no encoder")
+    cli("create", name, "--encoder-file", vectors, *target).refused(1, "not an encoder")
     cli("create", name, *sized, "--keep-vectors", "int8", *target).refused(2, "--keep-vectors without an --encoder")
 
     cli("create", kept, "--encoder", "sign", "--dim", str(DIM), "--keep-vectors", "int8", *sized, *target).ok()

@@ -351,9 +351,9 @@ def test_a_backup_with_too_little_space_leaves_nothing(space: LimitedSpace) -> N
         assert tracked.index.verify().ok
 
 
-@pytest.mark.parametrize("beside_a_reader", [False, True])
+@pytest.mark.parametrize("with_reader", [False, True])
 def test_the_file_does_not_grow_with_every_commit(
-    tmp_path: Path, beside_a_reader: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, with_reader: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would grow if segments were read under the same transaction forever, as freed pages could not be reused."""
     monkeypatch.setattr(lmdb_journal, "_PIN_COMMITS", 16)
@@ -363,7 +363,7 @@ def test_the_file_does_not_grow_with_every_commit(
         tracked.write(range(1_000))
         tracked.index.seal()
         reading = None
-        if beside_a_reader:
+        if with_reader:
             reading = stack.enter_context(whamming.open(tmp_path / "database", mode="r")).index("docs")
         sizes = []
         for number in range(192):

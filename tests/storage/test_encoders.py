@@ -331,9 +331,9 @@ def test_a_newer_version_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPat
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="nothing: No such file"):
+    with pytest.raises(StorageError, match=r"nothing .*No such file"):
         load_encoder(tmp_path / "nothing")
-    with pytest.raises(StorageError, match="encoder: No such file"):
+    with pytest.raises(StorageError, match=r"encoder .*No such file"):
         make("sign").save(tmp_path / "nowhere" / "encoder")
     (tmp_path / "text").write_text("hello, world: no encoder")
     with pytest.raises(FormatError, match="text: not an encoder"):

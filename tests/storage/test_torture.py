@@ -179,7 +179,7 @@ def test_a_replaced_item_survives_if_the_replacing_write_is_not_on_disk_yet(tmp_
     assert versions in ([1, 1, 1], [2, 1, 2])
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["alone", "beside a reader"])
+@pytest.mark.parametrize("held", [False, True], ids=["alone", "with a reader"])
 def test_a_commit_that_its_writer_could_not_announce_is_not_lost(tmp_path: Path, held: bool) -> None:
     with whamming.open(tmp_path) as database:
         database.create_index("docs", BITS)

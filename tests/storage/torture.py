@@ -82,7 +82,7 @@ class Summary:
     kills: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     """Writes that had returned, or whose flush had."""
-    under_way: int = 0
+    unfinished: int = 0
     """Writes that had not returned when the writer was killed."""
     survived: int = 0
     """How many of these are in the database."""
@@ -106,7 +106,7 @@ class Summary:
     def __str__(self) -> str:
         lines = [
             f"cycles           {sum(self.kills.values()):,} over {self.rows:,} codes, in {self.seconds:.0f} s",
-            f"acknowledged     {self.acknowledged:,} writes; {self.under_way:,} under way, {self.survived:,} survived",
+            f"acknowledged     {self.acknowledged:,} writes; {self.unfinished:,} unfinished, {self.survived:,} survived",
             f"lost             {self.lost:,}",
             f"corrupt opens    {self.corrupt_opens:,}",
             f"slowest reopen   {1000 * self.slowest_reopen:.0f} ms",
@@ -262,7 +262,7 @@ class Torture:
                 matches.append(number)
         writes = [one.kind == "write" for one in operations]
         self.summary.acknowledged += sum(writes[:safe])
-        self.summary.under_way += sum(writes[safe:])
+        self.summary.unfinished += sum(writes[safe:])
         if not matches and not (safe == 0 and not wrong_when_safe):
             later = {id_ for one in operations[safe:] for id_, _ in one.effects()}
             lost = sorted(wrong_when_safe - later)

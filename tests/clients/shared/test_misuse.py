@@ -63,7 +63,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     ),
     "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "13 bits"),
     "code of booleans": (lambda _, i: list(i.search(np.zeros(13, bool))), InvalidArgumentError, "dtype bool"),
-    "two codes": (lambda _, i: list(i.search(ZEROS)), InvalidArgumentError, "one query, these are 2; use search_batch"),
+    "two codes": (lambda _, i: list(i.search(ZEROS)), InvalidArgumentError, "one query, .*2; use search_batch"),
     "few weights": (
         lambda _, i: list(i.search(ZERO, weights=[1.0])),
         InvalidArgumentError,
