@@ -106,7 +106,7 @@ class Summary:
     def __str__(self) -> str:
         lines = [
             f"cycles           {sum(self.kills.values()):,} over {self.rows:,} codes, in {self.seconds:.0f} s",
-            f"acknowledged     {self.acknowledged:,} writes; {self.unfinished:,} unfinished, {self.survived:,} survived",
+            f"acknowledged     {self.acknowledged:,} writes; {self.unfinished:,} unfinished ({self.survived:,} kept)",
             f"lost             {self.lost:,}",
             f"corrupt opens    {self.corrupt_opens:,}",
             f"slowest reopen   {1000 * self.slowest_reopen:.0f} ms",
