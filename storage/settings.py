@@ -34,8 +34,7 @@ def check_name(name: str) -> str:
     """Return the name if it is a valid index name. Raises InvalidArgumentError."""
     if not is_name(name):
         raise InvalidArgumentError(
-            f"index name {name!r} is invalid; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter "
-            "or digit"
+            f"index name {name!r}; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
         )
     return name
 

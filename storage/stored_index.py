@@ -336,5 +336,7 @@ def make_costs(
     codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
     given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
     if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
-        raise InvalidArgumentError(f"weights have shape {given.shape}; each query needs one per bit, [{settings.bits}]")
+        raise InvalidArgumentError(
+            f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"
+        )
     return Costs.weights(codes[0] if single else codes, given)

@@ -118,7 +118,7 @@ class DatabaseVerbs(Protocol):
         """
 
     def drop_index(self, name: str) -> None:
-        """Remove an index and all its items. Running searches finish. Raises NotFoundError if there is none."""
+        """Remove the index of that name and all its items. Running searches finish. Raises NotFoundError."""
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
@@ -226,8 +226,8 @@ class IndexVerbs(Protocol):
     ) -> WriteBatch:
         """Return a batch of changes for :meth:`write`. Not available over the network yet.
 
-        ``deletes`` are ids to remove, which happens first. All other parameters are items to add or replace, as in
-        :meth:`upsert`.
+        ``ids``, ``codes``, ``payloads`` and ``vectors`` are items to add or replace, as in :meth:`upsert`. ``deletes``
+        are ids to remove; this happens first.
 
         >>> docs.batch([8], np.uint8([[0b1111]]), deletes=[7, 9])
         WriteBatch(1 upsert, 2 deletes)

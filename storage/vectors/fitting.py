@@ -163,8 +163,8 @@ def _itq(
     """Return the rotated principal directions, ``[dim, bits]``, and the errors of the rounds."""
     if len(rows) <= bits:
         raise InvalidArgumentError(
-            f"a sample of {len(rows)} vectors for encoder = 'itq' with bits = {bits}; it needs at least {bits + 1}, "
-            "and works better with some 10,000"
+            f"a sample of {len(rows)} vectors for the encoder itq with {bits} bits; it needs at least {bits + 1}, and "
+            "works better with some 10,000"
         )
     principal = _principal(rows, mean, bits)
     chosen = rows

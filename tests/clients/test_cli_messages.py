@@ -102,7 +102,7 @@ COMMANDS: list[tuple[int, str, tuple[str, ...]]] = [
     (2, "create x --encoder sign", facts("--encoder sign", "--dim")),
     (2, "create x --encoder itq --dim 16 --bits 8", facts("whamming import x FILE --encoder itq")),
     (1, "create x --encoder-file none", facts("none", "No such file")),
-    (1, "create x --encoder-file junk.encoder", facts("junk.encoder", "no encoder")),
+    (1, "create x --encoder-file junk.encoder", facts("junk.encoder", "not an encoder")),
     # importing
     (1, "import docs none.npy", facts("none.npy", "No such file")),
     (1, "import docs junk.txt", facts("junk.txt", ".npz, .npy, .fvecs, .bvecs")),
@@ -118,7 +118,7 @@ COMMANDS: list[tuple[int, str, tuple[str, ...]]] = [
     (1, "import docs half.npz", facts("half.npz", "no array payload_data")),
     (1, "import docs words.npz", facts("words.npz", "payload_data", "bytes")),
     (1, "import docs ids3.npz", facts("5 codes", "[3]")),
-    (1, "import docs negative.npz", facts("id -1 of row 0", "18446744073709551615")),
+    (1, "import docs negative.npz", facts("id -1 ", "18446744073709551615")),
     (1, "import docs codes.npy --first-id 18446744073709551606", facts("18446744073709551606", "100 items")),
     (2, "import docs codes.npy --batch 0", facts("--batch 0", "1 to 1000000")),
     (2, "import docs codes.npy --bits 8", facts("--bits", "--encoder")),

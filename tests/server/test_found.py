@@ -292,7 +292,7 @@ def test_a_lack_of_memory_is_foreseen(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_encoder_has_no_more_numbers_than_memory_holds() -> None:
     """A request of 50 bytes made the server draw 2 GiB of random numbers."""
-    with pytest.raises(InvalidArgumentError, match="at most 67108864 numbers"):
+    with pytest.raises(InvalidArgumentError, match="67108864"):
         fit("lsh", bits=4096, dim=65_536)
 
 

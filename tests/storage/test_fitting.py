@@ -194,7 +194,7 @@ def test_a_constant_component_does_no_harm(kind: Kind, value: float) -> None:
         ("lsh", {"dim": 8, "bits": 8, "seed": "x"}, "seed = 'x';"),
         ("sign", {"dim": 8, "bits": 9}, "bits = 9 with encoder = 'sign' for .* 8 components"),
         ("itq", {"sample": make_sample(), "bits": 17}, "bits = 17 with encoder = 'itq' for .* 16 .* use 'lsh'"),
-        ("itq", {"sample": make_sample(8), "bits": 8}, "8 vectors .* bits = 8; .*at least 9"),
+        ("itq", {"sample": make_sample(8), "bits": 8}, "8 vectors .* 8 bits; .*at least 9"),
         ("itq", {"sample": make_sample(), "bits": 8, "rounds": -1}, "rounds = -1;"),
         ("itq", {"sample": np.ones((100, 16)), "bits": 8}, "all 100 vectors of the sample are equal"),
         ("sign", {"dim": 8, "centre": True}, "centre = True without a sample"),

@@ -81,7 +81,7 @@ class AsyncDatabaseVerbs(Protocol):
         """Return the names of all indexes, sorted."""
 
     async def drop_index(self, name: str) -> None:
-        """Remove an index and all its items. Running searches finish. Raises NotFoundError if there is none."""
+        """Remove the index of that name and all its items. Running searches finish. Raises NotFoundError."""
 
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
@@ -170,8 +170,8 @@ class AsyncIndexVerbs(Protocol):
     ) -> WriteBatch:
         """Return a batch of changes for :meth:`write`. Not available over the network yet.
 
-        ``deletes`` are ids to remove, which happens first. All other parameters are items to add or replace, as in
-        :meth:`upsert`.
+        ``ids``, ``codes``, ``payloads`` and ``vectors`` are items to add or replace, as in :meth:`upsert`. ``deletes``
+        are ids to remove; this happens first.
         """
 
     async def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:

@@ -40,20 +40,20 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         InvalidArgumentError,
         "13 bits",
     ),
-    "negative id": (lambda _, i: i.upsert([1, -2], ZEROS), InvalidArgumentError, "id -2 of row 1; ids are 0 to"),
-    "large id": (lambda _, i: i.upsert([1, 2**64], ZEROS), InvalidArgumentError, "id 18446744073709551616 of row 1"),
+    "negative id": (lambda _, i: i.upsert([1, -2], ZEROS), InvalidArgumentError, "id -2 .*0 to 18446744073709551615"),
+    "large id": (lambda _, i: i.upsert([1, 2**64], ZEROS), InvalidArgumentError, "id 18446744073709551616 "),
     "few payloads": (lambda _, i: i.upsert([1, 2], ZEROS, [b""]), InvalidArgumentError, "1 payloads for 2 items"),
     "long payload": (
         lambda _, i: i.upsert([1, 2], ZEROS, [b"", bytes(65_537)]),
         InvalidArgumentError,
-        "row 1 has 65537 bytes; at most 65536",
+        "row 1 has 65537 bytes; .*65536",
     ),
     "when": (lambda _, i: i.upsert([1, 2], ZEROS, durability="later"), InvalidArgumentError, "durability = 'later'"),  # type: ignore[arg-type]
     "when to delete": (lambda _, i: i.delete([1], durability="x"), InvalidArgumentError, "durability = 'x'"),  # type: ignore[arg-type]
-    "ids to delete": (lambda _, i: i.delete([1, -1]), InvalidArgumentError, "id -1 of row 1"),
+    "ids to delete": (lambda _, i: i.delete([1, -1]), InvalidArgumentError, "id -1 "),
     "ids to get": (lambda _, i: i.get([0.5]), InvalidArgumentError, "dtype float64"),
-    "no size": (lambda _, i: list(i.scan(0)), InvalidArgumentError, "size = 0; it must be 1 or more"),
-    "negative size": (lambda _, i: list(i.scan(-1)), InvalidArgumentError, "size = -1; it must be 1 or more"),
+    "no size": (lambda _, i: list(i.scan(0)), InvalidArgumentError, "size = 0;"),
+    "negative size": (lambda _, i: list(i.scan(-1)), InvalidArgumentError, "size = -1;"),
     "half a size": (lambda _, i: list(i.scan(1.5)), InvalidArgumentError, "size = 1.5; .*whole"),  # type: ignore[arg-type]
     "no query": (lambda _, i: list(i.search()), InvalidArgumentError, "code.* cost table"),
     "two costs": (
