@@ -126,7 +126,7 @@ COMMANDS: list[tuple[int, str, tuple[str, ...]]] = [
     (1, "import new vectors.npy", facts("no index new", "docs")),
     (2, "import new vectors.npy --encoder lsh", facts("--encoder lsh", "--bits")),
     (2, "import new vectors.npy --encoder itq --bits 32", facts("--bits 32", "at most 16", "--encoder lsh")),
-    (1, "import new few.npy --encoder itq --bits 16", facts("16 vectors", "17 or more")),
+    (1, "import new few.npy --encoder itq --bits 16", facts("16 vectors", "17")),
     (1, "import new nan.npy --encoder sign", facts("row 3", "column 2", "finite")),
     (1, "import new other.npz --encoder sign", facts("no array vectors")),
     (1, "import vecs narrow.npy", facts("[100, 8]", "[n, 16]")),
