@@ -1,12 +1,12 @@
 """When to seal, and which runs and segments to merge.
 
-Runs of recent writes form tiers by size, a factor of TIER apart, and so do sealed segments. TIER of one tier are merged
-into one of the next, so that n items lie in at most TIER - 1 parts per factor of TIER in size, and each item is
-rewritten once per tier. The smallest runs are merged at once, by the write that makes them too many; larger ones in the
-background. While the background falls behind, writers wait: see MOST_RUNS.
+Runs of recent writes form tiers by size, each TIER times larger than the one before, and so do sealed segments. TIER
+parts of one tier are merged into one of the next. Hence there are at most TIER - 1 parts per tier, and each item is
+rewritten once per tier. The smallest runs are merged by the write that adds one too many, larger ones in the
+background. If the background falls behind, writers wait: see MOST_RUNS.
 
-Bound on space: dead items are kept below a quarter of all sealed ones. Where they are more, the segment with the
-largest share of them is rewritten. At rest, therefore, sealed rows <= 4/3 x live rows.
+Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
+fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Final
 from whamming.storage.items.live_part import LivePart
 
 SEAL_ROWS: Final = 1 << 20
-"""Items in the delta that make it worth sealing."""
+"""The delta is sealed when it has this many items."""
 SEAL_BYTES: Final = 128 << 20
-"""Bytes in the delta, likewise."""
+"""The delta is sealed when it has this many bytes."""
 WRITE_BYTES: Final = 4096
-"""What a write counts beside its items: SEAL_BYTES is reached with 32,768 writes, however small. Reading one back takes
-30 µs, and an index should be open within a second or two."""
+"""Bytes that each write adds to the size of the delta, besides its items. Hence SEAL_BYTES is reached after 32,768
+writes, however small. Reading one back takes 30 µs, and an index should open within a second or two."""
 MOST_DELTA: Final = 4
-"""Times the above: writers then wait for the seal."""
+"""If the delta is this many times larger, writers wait for the seal."""
 TIER: Final = 4
 SMALL_RUN: Final = 1024
-"""Rows: TIER runs of at most so many are merged by the write that adds the last of them."""
+"""Rows. TIER runs of at most this size are merged by the write that adds the last of them."""
 MOST_RUNS: Final = 24
-"""Runs: writers wait for the background where there are more. Each run costs a search some microseconds."""
+"""If there are more runs, writers wait for the background. Each run costs a search some microseconds."""
 MOST_DEAD: Final = 0.25
 MOST_PAYLOAD: Final = 1 << 30
-"""Bytes of payloads, or of vectors, that one segment may have: merging does not go beyond."""
+"""Limit of the bytes of payloads, and of vectors, in one segment. Merging does not exceed it."""
 
 
 def wants_seal(rows: int, size: int, times: int = 1) -> bool:
-    """Tell whether a delta of so many items and bytes should be sealed."""
+    """Return whether a delta of this many items and bytes should be sealed, at ``times`` the usual limits."""
     return rows >= times * SEAL_ROWS or size >= times * SEAL_BYTES
 
 
 def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
-    """Return the runs that are to be merged at once, or none."""
+    """Return the runs that the write itself should merge, or none."""
     small = [run for run in runs if run.live <= SMALL_RUN]
     return small if len(small) >= TIER else []
 
@@ -49,8 +49,8 @@ def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
 def choose_runs(runs: Sequence[LivePart]) -> list[LivePart]:
     """Return the runs to merge next in the background, or none.
 
-    Those of the lowest tier that is full; and with them those of the next tiers that one more run would fill, for these
-    would be the next to be merged.
+    These are the runs of the lowest full tier. If the merged run would fill the next tier, the runs of that tier are
+    included, and so on.
     """
     tiers: dict[int, list[LivePart]] = {}
     for run in runs:
@@ -100,7 +100,7 @@ def choose_merge(sealed: Sequence[LivePart], most_rows: int) -> list[LivePart]:
 
 
 def group(parts: Sequence[LivePart], most_rows: int) -> list[list[LivePart]]:
-    """Divide parts into groups that fit one segment each."""
+    """Divide parts into groups that each fit into one segment."""
     groups: list[list[LivePart]] = []
     for part in sorted(parts, key=lambda p: -p.live):
         for chosen in groups:

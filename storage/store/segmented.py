@@ -1,10 +1,10 @@
-"""The segmented store: a journal keeps the bytes, everything else happens here.
+"""The segmented store. A journal keeps the bytes; everything else happens here.
 
 ::
 
-    journal.py       where bytes go: RAM, an LMDB file, or a third party's
-    contents.py      what the index contains at a moment; immutable
-    group_commit.py  threads that write at once share a commit
+    journal.py       where the bytes go: RAM, an LMDB file, or a third party's store
+    contents.py      what the index contains at one moment; immutable
+    group_commit.py  threads that write at the same time share a commit
     background.py    saving async writes, merging runs, sealing and merging segments
 
 Locks, in the order in which they may be taken:
@@ -12,17 +12,16 @@ Locks, in the order in which they may be taken:
 ================  =====================================================================================================
 ``_closing``      one thread closes the store
 ``_maintaining``  one seal or merge of segments at a time
-``_writing``      one commit at a time; held while the disk is waited for
-``_changing``     one thread at a time replaces ``_contents``. In a store that writes, nobody waits for the disk or
-                  builds anything large under it, with one exception: a seal splits a run that is too large for one
-                  segment. A read-only store has no other lock, so under this one it reads what another process has
-                  written, and builds the runs of that
+``_writing``      one commit at a time; held while waiting for the disk
+``_changing``     one thread at a time replaces ``_contents``. In a store that writes, no thread waits for the disk or
+                  builds anything large while holding it, with one exception: a seal splits a run that is too large for
+                  one segment. A read-only store has no other lock. It holds this one while it reads what another
+                  process has written and builds runs of it
 ================  =====================================================================================================
 
-Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
-takes ``_changing`` to apply them.) A large batch's run is built by the thread that writes it, before it queues for its
-commit. Runs are merged, and segments built, in the background: what died meanwhile is removed when the result is
-swapped in.
+Searches take no lock: they read ``_contents``, which are immutable. (Only if small writes are pending, a search takes
+``_changing`` to apply them.) The thread that writes a large batch builds its run before it queues for the commit. Runs
+are merged, and segments built, in the background. Items that die meanwhile are removed when the result is swapped in.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ from whamming.storage.store.snapshot import Snapshot
 log = logging.getLogger("whamming.storage")
 
 ASYNC_SECONDS = 0.05
-"""After so long, ``async`` writes are on disk."""
+"""Within this time, ``async`` writes are on disk."""
 _BACKPRESSURE_SECONDS = 10.0
-"""A writer waits at most so long for the background to catch up."""
+"""How long a writer waits at most for the background to catch up."""
 
 
 class SegmentedStore:
-    """One index, open, over a journal; see :class:`whamming.storage.Store`."""
+    """One open index over a journal; see :class:`whamming.storage.Store`."""
 
     def __init__(self, journal: Journal, *, read_only: bool = False) -> None:
-        """Load what the journal holds; closes it if that fails."""
+        """Load the contents of the journal. Closes it if that fails."""
         self.read_only = read_only
         self._journal = journal
         self._closing = threading.Lock()
@@ -90,7 +89,7 @@ class SegmentedStore:
 
     @property
     def is_ready(self) -> bool:
-        """:meth:`snapshot` returns at once: it needs no lock and reads no file."""
+        """Whether :meth:`snapshot` returns immediately: it needs no lock and reads no file."""
         return not self.read_only and not self._contents.pending
 
     def snapshot(self) -> Snapshot:
@@ -101,11 +100,11 @@ class SegmentedStore:
         if contents.pending:
             with self._changing:
                 contents = self._contents = self._contents.apply_pending()
-        self._check_open()  # after the contents were read: closing empties them
+        self._check_open()  # after reading the contents, because closing empties them
         return contents.snapshot()
 
     def _refresh(self) -> None:
-        """Take in what another process has written."""
+        """Apply what another process has written."""
         with self._changing:
             self._check_open()
             found = self._journal.refresh()
@@ -120,7 +119,7 @@ class SegmentedStore:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
-        """Apply a batch, all of it or nothing; concurrent writes share a commit.
+        """Apply a batch, all of it or nothing. Concurrent writes share a commit.
 
         Returns how many items a batch that only deletes has removed, and 0 for any other batch.
         """
@@ -147,7 +146,7 @@ class SegmentedStore:
         return removed
 
     def _commit(self) -> None:
-        """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
+        """Save everything that is queued or unsaved, or raise the error. The caller holds ``_writing``."""
         unsaved = self._unsaved
         writes: Sequence[QueuedWrite] = ()
         recovered: Sequence[WriteBatch] | None = None
@@ -163,7 +162,7 @@ class SegmentedStore:
             if recovered is None:
                 for write in writes:
                     write.fail(error)
-            else:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
+            else:  # an interrupt; contents must have what is on disk, or the next seal would remove it there
                 self._publish(recovered, unsaved, writes)
             raise
         self._commits += 1
@@ -172,10 +171,10 @@ class SegmentedStore:
     def _publish(
         self, recovered: Sequence[WriteBatch], unsaved: Sequence[WriteBatch], writes: Sequence[QueuedWrite]
     ) -> None:
-        """Let the next snapshot show what was saved. Doing it twice gives the same items."""
+        """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # the unsaved ones come after those, also if they are among them
+            if recovered:  # the unsaved batches come after these, even if they are among them
                 contents = contents.with_pending([*recovered, *unsaved])
             removed = []
             for write in writes:
@@ -188,36 +187,36 @@ class SegmentedStore:
                     write.removed, write.done = count, True
 
     def _reopen(self) -> None:
-        """Read segments from elsewhere if the journal wants that. Called with ``_writing`` held."""
+        """Replace segments if the journal returns others. The caller holds ``_writing``."""
         try:
             segments = self._journal.reopen()
             if segments:
                 with self._changing:
                     self._contents = self._contents.reopened(segments)
         except Exception:
-            log.warning("segments could not be opened anew; those in use are kept", exc_info=True)
+            log.warning("segments could not be reopened; the current ones stay in use", exc_info=True)
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
+        """Wait until every ``async`` write is on disk. Raises the error if one failed."""
         with self._writing:
             self._commit()
 
     # -- maintenance ------------------------------------------------------------------------------------------------
 
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn the delta into a segment. Writing and searching go on meanwhile."""
+        """Turn the delta into a segment. Writes and searches continue meanwhile."""
         self._check_writable()
         with self._maintaining:
             self._seal(progress)
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge all segments and the delta into one, without the items that are gone."""
+        """Merge all segments and the delta into one segment, without dead items."""
         self._check_writable()
         with self._maintaining:
             self._seal(None)
             groups = maintenance.group(self._contents.sealed, self._most_rows)
             for done, numbers in enumerate([{part.number for part in group} for group in groups]):
-                group = [part for part in self._contents.sealed if part.number in numbers]  # as they are now
+                group = [part for part in self._contents.sealed if part.number in numbers]  # in their current state
                 if len(group) > 1 or group[0].dead_count:
                     self._merge(group, share_of(progress, done, len(groups)))
 
@@ -229,7 +228,7 @@ class SegmentedStore:
             while True:
                 with self._changing:
                     self._check_open()
-                    self._contents = self._contents.apply_pending()  # or what was deleted lately would not count
+                    self._contents = self._contents.apply_pending()  # so that recent deletes count
                 chosen = maintenance.choose_merge(self._contents.sealed, self._most_rows)
                 if not chosen:
                     return
@@ -244,11 +243,11 @@ class SegmentedStore:
             position = self._journal.position
         if contents.frozen:
             groups = maintenance.group(contents.frozen, self._most_rows)
-            for number, group in enumerate(groups, 1):  # the delta goes with the last: what it repeats does no harm
+            for number, group in enumerate(groups, 1):  # the last one removes the delta; until then, it repeats items
                 share = share_of(progress, number - 1, len(groups))
                 self._replace(group, share, threads, position if number == len(groups) else None)
             self._seals += 1
-        elif contents.frozen_rows:  # writes of which nothing is left
+        elif contents.frozen_rows:  # the writes left no items
             self._install((), None, position)
         with self._changing:
             self._contents = self._contents.without_frozen_count()
@@ -261,9 +260,9 @@ class SegmentedStore:
     def _replace(
         self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed: int | None
     ) -> None:
-        """Build a segment from parts and put it in their place.
+        """Build a segment from parts, and replace them by it.
 
-        ``threads``: of a build in the background; None: the caller waits for it, so it takes what it can get.
+        ``threads``: for a build in the background; None if a caller waits for it, so it uses all cores.
         ``sealed``: as in :meth:`Journal.install`.
         """
 
@@ -280,11 +279,11 @@ class SegmentedStore:
 
     def _install(self, old: Sequence[LivePart], new: LivePart | None, sealed: int | None) -> None:
         with self._writing:
-            self._commit()  # what dies in segments because of a write must not be saved before the write
+            self._commit()  # bitmaps of dead items must not be saved before the writes that they result from
             with self._changing:
                 self._check_open()
                 contents = self._contents = self._contents.apply_pending()
-            # No write comes in between; only merges of runs go on, which leave the sealed and frozen parts alone.
+            # No write happens in between. Runs may be merged, but that does not affect sealed and frozen parts.
             after = contents.with_segment(old, new)
             segments = [
                 SealedSegment(part.number, part.segment, part.dead) for part in after.sealed if part.number is not None
@@ -294,7 +293,7 @@ class SegmentedStore:
                 with self._changing:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
-                if self._journal.persistent:  # to know: an interrupt may come when it is done
+                if self._journal.persistent:  # the interrupt may have come after the install, so look at what is stored
                     loaded = self._contents_of(self._journal.load(), self._contents.version + 1)
                     with self._changing:
                         self._contents = loaded
@@ -311,13 +310,13 @@ class SegmentedStore:
         with self._changing:
             self._check_open()
             after = self._contents.with_merged_runs(old, merged)
-            if after is not None:  # else they are being sealed
+            if after is not None:  # otherwise they are being sealed
                 self._contents = after
         if maintenance.choose_runs(self._contents.runs):
             self._merger.request()
 
     def _request_maintenance(self) -> None:
-        """Wake the background tasks that have work; wait for them where they have fallen far behind."""
+        """Wake up the background tasks that have work, and wait if they have fallen far behind."""
         contents = self._contents
         if maintenance.choose_runs(contents.runs):
             self._merger.request()
@@ -331,13 +330,13 @@ class SegmentedStore:
 
     @property
     def _most_rows(self) -> int:
-        """Items that one segment may have."""
+        """The largest number of items that a segment may have."""
         return min(self._journal.most_rows, maintenance.MOST_PAYLOAD // max(1, self.settings.vector_bytes))
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> StoreStats:
-        """Tell what the store holds."""
+        """Return statistics."""
         snapshot = self.snapshot()
         contents = self._contents
         sizes = self._journal.sizes()
@@ -359,25 +358,25 @@ class SegmentedStore:
         )
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every byte against its checksum; in RAM there are none."""
+        """Verify every byte against its checksum; RAM has none."""
         self._check_open()
         return self._journal.verify(progress)
 
     def backup(self, path: Path) -> None:
-        """Write a consistent copy to a new directory; writing goes on meanwhile."""
+        """Write a consistent copy to a new directory. Writes continue meanwhile."""
         self._check_open()
         if not self.read_only:
             self.flush()
         self._journal.backup(path, self.snapshot())
 
     def close(self) -> None:
-        """Finish what is under way and release everything. Closing twice is fine."""
+        """Finish running operations and release all resources. Closing twice is allowed."""
         with self._closing:
             if self._closed:
                 return
             tasks = (self._saver, self._merger, self._upkeep)
             try:
-                with self._writing:  # no write may come between the last commit and the end
+                with self._writing:  # no write may happen between the last commit and closing
                     try:
                         if not self.read_only:
                             self._commit()
@@ -399,15 +398,15 @@ class SegmentedStore:
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
-            raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+            raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
 
 
 def _background_threads() -> int:
-    """Return how many threads a build in the background takes: half of the cores are left to searches."""
+    """Return how many threads a background build uses; half of the cores are left to searches."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)
 
 
 def _after(contents: Contents, change: Change) -> tuple[Contents, int]:
-    """Return the contents after a change, and how many items it has removed if it only deletes."""
+    """Return the contents after a change, and how many items it removed if it only deletes."""
     return contents.with_deletes(change) if change.only_deletes else (contents.with_change(change), 0)

@@ -179,7 +179,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         INVALID,
         "INVALID_ARGUMENT",
         "items.payloads",
-        "row 1 has 65537 bytes; at most 65536",
+        "row 1 has 65537 bytes",
     ),
     "when": (
         upsert(UpsertRequest(index="docs", items=ItemBatch(ids=ids(1, 2), codes=CODES), durability=5)),  # type: ignore[arg-type]

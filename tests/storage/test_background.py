@@ -1,4 +1,4 @@
-"""Tasks in the background: requests, waiting for them, errors, the end; and runs that are merged there."""
+"""Background tasks: requesting, waiting, errors and stopping; and merging runs in the background."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_run_serves_all_requests_that_come_before_it() -> None:
     assert len(runs) == 2
 
 
-def test_waiting_ends_however_fast_the_run_is() -> None:
+def test_waiting_ends_even_if_the_run_is_very_fast() -> None:
     task = BackgroundTask("test", lambda: None)
     for _ in range(2000):
         task.wait(1000)
@@ -46,7 +46,7 @@ def test_waiting_ends_however_fast_the_run_is() -> None:
     task.wait(1000)
 
 
-def test_a_task_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.001)
     outcomes = iter([OSError("no"), OSError("not yet"), None])
     done = threading.Event()
@@ -75,7 +75,7 @@ def test_builds_in_the_background_have_a_lower_priority() -> None:
 
 def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SMALL_RUN", 8)
-    monkeypatch.setattr(maintenance, "MOST_RUNS", 15)  # TIER - 1 of each of five tiers
+    monkeypatch.setattr(maintenance, "MOST_RUNS", 15)  # TIER - 1 for each of five tiers
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     rng = np.random.default_rng(3)
     with place.open() as database:
@@ -96,8 +96,8 @@ def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPa
         twin.check()
 
 
-def test_what_dies_while_runs_are_merged_stays_dead(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge that is under way knows nothing of the writes that come meanwhile."""
+def test_items_deleted_while_runs_are_merged_stay_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running merge does not see the writes that come meanwhile."""
     monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def test_what_dies_while_runs_are_merged_stays_dead(place: Place, monkeypatch: p
         twin.check()
 
 
-def test_a_merge_of_runs_that_are_being_sealed_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_of_runs_that_are_being_sealed_is_discarded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
