@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _NICE: Final = 10
 RETRY_SECONDS = 1.0
-"""How long a task waits after an error."""
+"""After an error, a task pauses for this time before it runs again."""
 
 
 class BackgroundTask:
@@ -81,7 +81,8 @@ class BackgroundTask:
             except ClosedError:
                 return
             except Exception:
-                log.exception("%s failed; it is retried after the next write", self._name)
+                when = f"in {RETRY_SECONDS:g} s" if self._retry else "after the next write"
+                log.exception("%s failed; it is retried %s", self._name, when)
                 with self._condition:
                     self._wanted |= self._retry
                     self._condition.wait_for(lambda: self._stopped, RETRY_SECONDS)
