@@ -46,7 +46,7 @@ class WriteBatch:
             packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
         packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
         if len(packed) != len(own):
-            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; each item needs one of each")
+            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; give one code per id")
         spare = settings.bits % 8
         if spare:
             packed[:, -1] &= (1 << spare) - 1

@@ -119,7 +119,7 @@ class Snapshot:
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
         if as_whole("size", size) < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be at least 1")
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
         return self._pieces(size)
 
     def _pieces(self, size: int) -> Iterator[Rows]:

@@ -104,7 +104,7 @@ class RowsFile(ABC, Generic[PieceT]):
         if not 0 <= start <= self.count:
             raise InvalidArgumentError(f"start = {start}; {self.path} has {self.count} rows")
         if size < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be at least 1")
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
         firsts = range(start, self.count, size)
         return (self._read(np.arange(first, min(first + size, self.count))) for first in firsts)
 

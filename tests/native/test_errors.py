@@ -166,7 +166,7 @@ def test_the_largest_k_is_accepted_unless_padding_is_too_large() -> None:
     assert len(index.search(Costs.table(query()), k=2**31 - 1).ids) == N
     batch = Costs.table(np.stack([query(1), query(2)]))
     assert index.search(batch, k=N + 100_000).ids.shape == (2, N + 100_000)
-    check_rejected("4294967294 padded hits.* 268435456", lambda: index.search(batch, k=2**31 - 1))
+    check_rejected("4294967294 .*268435456", lambda: index.search(batch, k=2**31 - 1))
 
 
 def test_costs_must_fit_the_index() -> None:
