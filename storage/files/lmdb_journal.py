@@ -109,7 +109,7 @@ class LmdbJournal:
         return self._settings
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """How many items a segment may have, so that its largest array fits in one value."""
         settings = self.settings
         tables = 32 if settings.tables != "none" else 1
@@ -224,22 +224,22 @@ class LmdbJournal:
                 for name in SEGMENT_ARRAYS:
                     check_array(txn.get(array_key(number, name)), number, name)
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Commit the manifest and the bitmaps, and remove the records that are no longer needed."""
         manifest = dict(self._manifest)
         old, now = set(segment_numbers(manifest)), {segment.number for segment in segments}
         manifest["generation"] += 1
         manifest["next_segment"] = max((manifest["next_segment"], *(number + 1 for number in now)))
         manifest["segments"] = [{"number": part.number, "items": part.segment.n} for part in segments]
-        if sealed is not None:
-            manifest["sealed"] = sealed
+        if sealed_up_to is not None:
+            manifest["sealed"] = sealed_up_to
         bitmaps = {part.number: pack_dead(part.number, part.dead) for part in segments if part.dead is not None}
         with translated_errors(self._path), self._environment.env.begin(write=True) as txn:
             txn.put(MANIFEST_KEY, pack_manifest(manifest))
             for number, bitmap in bitmaps.items():
                 txn.put(dead_key(number), bitmap)
-            if sealed is not None:
-                for sequence, _ in list(delta_records(txn, 0, sealed)):
+            if sealed_up_to is not None:
+                for sequence, _ in list(delta_records(txn, 0, sealed_up_to)):
                     txn.delete(delta_key(sequence))
             for number in old - now:
                 remove_segment(txn, number)

@@ -54,14 +54,14 @@ class Rows:
             None if self.vectors is None else self.vectors.take(order, axis=0),
         )
 
-    def split(self, most_rows: int, most_payload: int) -> Iterator[Rows]:
+    def split(self, max_rows: int, max_payload: int) -> Iterator[Rows]:
         """Yield all items in order, in pieces within both limits; a piece has at least one item."""
         first = 0
         while first < len(self):
-            last = first + most_rows
+            last = first + max_rows
             if self.payloads is not None:
                 ends = self.payloads.ends
-                most = (int(ends[first - 1]) if first else 0) + most_payload
+                most = (int(ends[first - 1]) if first else 0) + max_payload
                 last = min(last, int(np.searchsorted(ends, np.uint64(most), side="right")))
             last = max(last, first + 1)
             yield self.take(np.arange(first, min(last, len(self))))

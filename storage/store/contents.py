@@ -73,7 +73,7 @@ class Contents:
     delta_rows: int = 0
     """Changes written since the last seal, including deletes and items that were replaced again."""
     delta_bytes: int = 0
-    """Size of these changes, plus maintenance.WRITE_BYTES per write."""
+    """Size of these changes, plus maintenance.WRITE_OVERHEAD_BYTES per write."""
     frozen_rows: int = 0
     frozen_bytes: int = 0
     """The part of the delta that was written before the runs were frozen."""
@@ -99,8 +99,8 @@ class Contents:
         if change.touched is None:
             after = self.with_pending([change.batch])
             return after if after.pending_rows < PENDING_ROWS else after.apply_pending()
-        after = self.apply_pending()._applied(change.touched, change.run)
-        return after.replace(**self._counts([change.batch]))
+        after = self.apply_pending()._with_run(change.touched, change.run)
+        return after.replace(**self._write_counts([change.batch]))
 
     def with_deletes(self, change: Change) -> tuple[Contents, int]:
         """Return the contents after a change that only deletes, and how many of its ids existed."""
@@ -116,7 +116,7 @@ class Contents:
     def with_pending(self, batches: Sequence[WriteBatch]) -> Contents:
         """Return the contents with some more pending batches."""
         rows = self.pending_rows + sum(map(len, batches))
-        return self.replace(pending=(*self.pending, *batches), pending_rows=rows, **self._counts(batches))
+        return self.replace(pending=(*self.pending, *batches), pending_rows=rows, **self._write_counts(batches))
 
     def apply_pending(self) -> Contents:
         """Return the same contents, with the pending batches applied."""
@@ -124,20 +124,21 @@ class Contents:
             return self
         touched, rows = net_changes(self.pending)
         run = LivePart(Segment.build_run(self.settings, rows)) if len(rows) else None
-        return self._applied(touched, run).replace(pending=(), pending_rows=0)
+        return self._with_run(touched, run).replace(pending=(), pending_rows=0)
 
-    def _counts(self, batches: Sequence[WriteBatch]) -> dict[str, Any]:
+    def _write_counts(self, batches: Sequence[WriteBatch]) -> dict[str, Any]:
         """Return the fields that count writes, updated for some batches."""
         return {
             "version": self.version + len(batches),
             "delta_rows": self.delta_rows + sum(map(len, batches)),
-            "delta_bytes": self.delta_bytes + sum(batch.nbytes + maintenance.WRITE_BYTES for batch in batches),
+            "delta_bytes": self.delta_bytes + sum(batch.nbytes + maintenance.WRITE_OVERHEAD_BYTES for batch in batches),
         }
 
-    def _applied(self, touched: NDArray[np.uint64], run: LivePart | None) -> Contents:
-        runs, left = _removing(self.runs, touched)
-        frozen, left = _removing(self.frozen, left)
-        sealed, _ = _removing(self.sealed, left)
+    def _with_run(self, touched: NDArray[np.uint64], run: LivePart | None) -> Contents:
+        """Return the contents without the touched ids (sorted), and with a run added."""
+        runs, left = _without_ids(self.runs, touched)
+        frozen, left = _without_ids(self.frozen, left)
+        sealed, _ = _without_ids(self.sealed, left)
         runs = [part for part in runs if part.live]
         if run is not None:
             runs.append(run)
@@ -159,13 +160,13 @@ class Contents:
         rest = [part for part in self.runs if not any(part.is_same_as(before) for before in old)]
         return self.replace(runs=(*rest, *([merged] if merged.live else [])))
 
-    def freeze(self, most_rows: int) -> Contents:
-        """Return the contents with all runs frozen, to be sealed. Runs larger than ``most_rows`` are split.
+    def freeze(self, max_rows: int) -> Contents:
+        """Return the contents with all runs frozen, to be sealed. Runs larger than ``max_rows`` are split.
 
         Later writes can still delete items from frozen runs, but add items only to new runs.
         """
         after = self.apply_pending()
-        pieces = [piece for run in after.runs for piece in _split(self.settings, run, most_rows)]
+        pieces = [piece for run in after.runs for piece in _split(self.settings, run, max_rows)]
         return after.replace(
             frozen=(*after.frozen, *pieces),
             runs=(),
@@ -210,7 +211,7 @@ class Contents:
         return self.replace(sealed=sealed)
 
 
-def _removing(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[list[LivePart], NDArray[np.uint64]]:
+def _without_ids(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[list[LivePart], NDArray[np.uint64]]:
     """Return parts without some ids, and the ids that none of them had. An id is alive in at most one part."""
     after = []
     for part in parts:
@@ -225,8 +226,8 @@ def _without_removed(new: LivePart, old: Sequence[LivePart], now: Sequence[LiveP
     return new.without_ids(np.sort(removed)) if len(removed) else new
 
 
-def _split(settings: IndexSettings, run: LivePart, most_rows: int) -> list[LivePart]:
-    if run.segment.n <= most_rows and run.segment.payload_bytes <= maintenance.MOST_PAYLOAD:
+def _split(settings: IndexSettings, run: LivePart, max_rows: int) -> list[LivePart]:
+    if run.segment.n <= max_rows and run.segment.payload_bytes <= maintenance.MAX_SEGMENT_PAYLOAD:
         return [run]
-    pieces = run.rows().split(most_rows, maintenance.MOST_PAYLOAD)
+    pieces = run.rows().split(max_rows, maintenance.MAX_SEGMENT_PAYLOAD)
     return [LivePart(Segment.build_run(settings, piece)) for piece in pieces]

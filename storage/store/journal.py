@@ -58,7 +58,7 @@ class Journal(Protocol):
         """The settings of the index."""
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """The largest number of items that a segment may have."""
 
     @property
@@ -90,10 +90,10 @@ class Journal(Protocol):
         Called before segments are merged, because the new segment's checksums would hide the damage.
         """
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Atomically replace the segments of the index by these, with these dead items.
 
-        ``sealed``: an earlier :attr:`position`. Writes up to it are in segments now, and are removed as well.
+        ``sealed_up_to``: an earlier :attr:`position`. Writes up to it are in segments now, and are removed as well.
         """
 
     def reopen(self) -> Mapping[int, Segment]:

@@ -19,7 +19,7 @@ class RamJournal:
     """Keeps nothing, as the store has everything in memory. See :class:`whamming.storage.Journal`."""
 
     persistent = False
-    most_rows = 2**31
+    max_rows = 2**31
     position = 0
 
     def __init__(self, settings: IndexSettings) -> None:
@@ -42,7 +42,7 @@ class RamJournal:
     def check_segments(self, numbers: Sequence[int]) -> None:
         """Memory has no checksums."""
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Nothing to do: the store holds the segments."""
 
     def reopen(self) -> Mapping[int, Segment]:

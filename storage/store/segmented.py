@@ -68,20 +68,20 @@ class SegmentedStore:
         self._changing = threading.Lock()
         self._closed = False
         self._unsaved: list[WriteBatch] = []
-        self._group = GroupCommit(self._writing, self._commit)
+        self._group_commit = GroupCommit(self._writing, self._commit)
         self._saver = BackgroundTask("whamming-save", self.flush, delay=ASYNC_SECONDS, retry=True)
         self._merger = BackgroundTask("whamming-merge", self._merge_runs)
-        self._upkeep = BackgroundTask("whamming-upkeep", self.maintain)
+        self._maintainer = BackgroundTask("whamming-maintain", self.maintain)
         self._writes = self._commits = self._seals = self._compactions = 0
         try:
             state = journal.load()
             self.settings = journal.settings
-            self._contents = self._contents_of(state, version=0)
+            self._contents = self._contents_from(state, version=0)
         except BaseException:
             journal.close()
             raise
 
-    def _contents_of(self, state: JournalState, version: int) -> Contents:
+    def _contents_from(self, state: JournalState, version: int) -> Contents:
         sealed = tuple(LivePart(found.segment, found.number, found.dead) for found in state.segments)
         return Contents(self.settings, sealed, version=version).with_pending(state.batches).apply_pending()
 
@@ -109,7 +109,7 @@ class SegmentedStore:
             self._check_open()
             found = self._journal.refresh()
             if isinstance(found, JournalState):
-                self._contents = self._contents_of(found, self._contents.version + 1)
+                self._contents = self._contents_from(found, self._contents.version + 1)
             elif found:
                 self._contents = self._contents.with_pending(found)
             contents = self._contents = self._contents.reopened(self._journal.reopen()).apply_pending()
@@ -131,7 +131,7 @@ class SegmentedStore:
         if (durability or self.settings.durability) == "async":
             removed = self._write_async(change)
         else:
-            removed = self._group.write(change)
+            removed = self._group_commit.write(change)
         self._request_maintenance()
         return removed
 
@@ -139,7 +139,7 @@ class SegmentedStore:
         with self._writing:
             self._check_writable()
             with self._changing:
-                self._contents, removed = _after(self._contents, change)
+                self._contents, removed = _with_change(self._contents, change)
             self._unsaved.append(change.batch)
             self._writes += 1
         self._saver.request()
@@ -151,7 +151,7 @@ class SegmentedStore:
         writes: Sequence[QueuedWrite] = ()
         recovered: Sequence[WriteBatch] | None = None
         try:
-            writes = self._group.take()
+            writes = self._group_commit.take()
             batches = [*unsaved, *(write.change.batch for write in writes)]
             if not batches:
                 return
@@ -178,7 +178,7 @@ class SegmentedStore:
                 contents = contents.with_pending([*recovered, *unsaved])
             removed = []
             for write in writes:
-                contents, count = _after(contents, write.change)
+                contents, count = _with_change(contents, write.change)
                 removed.append(count)
             self._contents, self._unsaved = contents, []
             for write, count in zip(writes, removed, strict=True):
@@ -214,7 +214,7 @@ class SegmentedStore:
         self._check_writable()
         with self._maintaining:
             self._seal(None)
-            groups = maintenance.group(self._contents.sealed, self._most_rows)
+            groups = maintenance.group(self._contents.sealed, self._max_rows)
             for done, numbers in enumerate([{part.number for part in group} for group in groups]):
                 group = [part for part in self._contents.sealed if part.number in numbers]  # in their current state
                 if len(group) > 1 or group[0].dead_count:
@@ -223,13 +223,13 @@ class SegmentedStore:
     def maintain(self) -> None:
         """Seal the delta if it is large, then merge segments until no tier is full and few items are dead."""
         with self._maintaining:
-            if maintenance.wants_seal(self._contents.delta_rows, self._contents.delta_bytes):
+            if maintenance.should_seal(self._contents.delta_rows, self._contents.delta_bytes):
                 self._seal(None, threads=_background_threads())
             while True:
                 with self._changing:
                     self._check_open()
                     self._contents = self._contents.apply_pending()  # so that recent deletes count
-                chosen = maintenance.choose_merge(self._contents.sealed, self._most_rows)
+                chosen = maintenance.choose_merge(self._contents.sealed, self._max_rows)
                 if not chosen:
                     return
                 self._merge(chosen, None, threads=_background_threads())
@@ -239,10 +239,10 @@ class SegmentedStore:
             self._commit()
             with self._changing:
                 self._check_open()
-                contents = self._contents = self._contents.freeze(self._most_rows)
+                contents = self._contents = self._contents.freeze(self._max_rows)
             position = self._journal.position
         if contents.frozen:
-            groups = maintenance.group(contents.frozen, self._most_rows)
+            groups = maintenance.group(contents.frozen, self._max_rows)
             for number, group in enumerate(groups, 1):  # the last one removes the delta; until then, it repeats items
                 share = share_of(progress, number - 1, len(groups))
                 self._replace(group, share, threads, position if number == len(groups) else None)
@@ -258,12 +258,12 @@ class SegmentedStore:
         self._compactions += 1
 
     def _replace(
-        self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed: int | None
+        self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed_up_to: int | None
     ) -> None:
         """Build a segment from parts, and replace them by it.
 
         ``threads``: for a build in the background; None if a caller waits for it, so it uses all cores.
-        ``sealed``: as in :meth:`Journal.install`.
+        ``sealed_up_to``: as in :meth:`Journal.install`.
         """
 
         def build() -> Segment | None:
@@ -274,10 +274,10 @@ class SegmentedStore:
         point("built")
         made = LivePart(new, self._journal.store(new)) if new is not None else None
         point("stored")
-        self._install(parts, made, sealed)
+        self._install(parts, made, sealed_up_to)
         point("installed")
 
-    def _install(self, old: Sequence[LivePart], new: LivePart | None, sealed: int | None) -> None:
+    def _install(self, old: Sequence[LivePart], new: LivePart | None, sealed_up_to: int | None) -> None:
         with self._writing:
             self._commit()  # bitmaps of dead items must not be saved before the writes that they result from
             with self._changing:
@@ -289,12 +289,12 @@ class SegmentedStore:
                 SealedSegment(part.number, part.segment, part.dead) for part in after.sealed if part.number is not None
             ]
             try:
-                self._journal.install(segments, sealed)
+                self._journal.install(segments, sealed_up_to)
                 with self._changing:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
                 if self._journal.persistent:  # the interrupt may have come after the install, so look at what is stored
-                    loaded = self._contents_of(self._journal.load(), self._contents.version + 1)
+                    loaded = self._contents_from(self._journal.load(), self._contents.version + 1)
                     with self._changing:
                         self._contents = loaded
                 raise
@@ -320,18 +320,18 @@ class SegmentedStore:
         contents = self._contents
         if maintenance.choose_runs(contents.runs):
             self._merger.request()
-            if len(contents.runs) > maintenance.MOST_RUNS:
+            if len(contents.runs) > maintenance.MAX_RUNS:
                 self._merger.wait(_BACKPRESSURE_SECONDS)
         rows, size = contents.delta_rows, contents.delta_bytes
-        if maintenance.wants_seal(rows, size):
-            self._upkeep.request()
-            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA):  # the delta must not outgrow memory
-                self._upkeep.wait(_BACKPRESSURE_SECONDS)
+        if maintenance.should_seal(rows, size):
+            self._maintainer.request()
+            if maintenance.should_seal(rows, size, maintenance.MAX_DELTA_FACTOR):  # the delta must not outgrow memory
+                self._maintainer.wait(_BACKPRESSURE_SECONDS)
 
     @property
-    def _most_rows(self) -> int:
+    def _max_rows(self) -> int:
         """The largest number of items that a segment may have."""
-        return min(self._journal.most_rows, maintenance.MOST_PAYLOAD // max(1, self.settings.vector_bytes))
+        return min(self._journal.max_rows, maintenance.MAX_SEGMENT_PAYLOAD // max(1, self.settings.vector_bytes))
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class SegmentedStore:
         with self._closing:
             if self._closed:
                 return
-            tasks = (self._saver, self._merger, self._upkeep)
+            tasks = (self._saver, self._merger, self._maintainer)
             try:
                 with self._writing:  # no write may happen between the last commit and closing
                     try:
@@ -407,6 +407,6 @@ def _background_threads() -> int:
     return max(1, cores // 2)
 
 
-def _after(contents: Contents, change: Change) -> tuple[Contents, int]:
+def _with_change(contents: Contents, change: Change) -> tuple[Contents, int]:
     """Return the contents after a change, and how many items it removed if it only deletes."""
     return contents.with_deletes(change) if change.only_deletes else (contents.with_change(change), 0)

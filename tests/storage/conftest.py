@@ -86,7 +86,7 @@ def make_place(request: pytest.FixtureRequest, directory: Path) -> Place:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make segments so small that sealing and merging happen all the time."""
     monkeypatch.setattr("whamming.storage.store.maintenance.SEAL_ROWS", 16)
-    monkeypatch.setattr("whamming.storage.store.maintenance.SMALL_RUN", 3)
+    monkeypatch.setattr("whamming.storage.store.maintenance.SMALL_RUN_ROWS", 3)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 2)
 
 

@@ -74,8 +74,8 @@ def test_builds_in_the_background_have_a_lower_priority() -> None:
 
 
 def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 8)
-    monkeypatch.setattr(maintenance, "MOST_RUNS", 15)  # TIER - 1 for each of five tiers
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 8)
+    monkeypatch.setattr(maintenance, "MAX_RUNS", 15)  # FANOUT - 1 for each of five tiers
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     rng = np.random.default_rng(3)
     with place.open() as database:
@@ -98,7 +98,7 @@ def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPa
 
 def test_items_deleted_while_runs_are_merged_stay_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running merge does not see the writes that come meanwhile."""
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
     merge = SegmentedStore._merge_runs.__globals__["merged_rows"]
@@ -126,7 +126,7 @@ def test_items_deleted_while_runs_are_merged_stay_deleted(place: Place, monkeypa
 
 
 def test_a_merge_of_runs_that_are_being_sealed_is_discarded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
     merge = SegmentedStore._merge_runs.__globals__["merged_rows"]

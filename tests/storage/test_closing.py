@@ -153,7 +153,7 @@ def test_an_interrupted_commit_acknowledges_nothing(
             thread.start()
         store = index.store
         assert isinstance(store, SegmentedStore)
-        wait_until(lambda: len(store._group) == 3)
+        wait_until(lambda: len(store._group_commit) == 3)
         go_on.set()
         for thread in threads:
             thread.join()

@@ -101,9 +101,9 @@ def follow(index: StoredIndex, item: int, leader: Callable[[], bool]) -> tuple[b
     def hold_commits_back() -> None:
         with store._writing:
             held.set()
-            wait_until(lambda: len(store._group) == 1 or finished.is_set())
+            wait_until(lambda: len(store._group_commit) == 1 or finished.is_set())
             follower.start()
-            wait_until(lambda: len(store._group) == 2 or finished.is_set())
+            wait_until(lambda: len(store._group_commit) == 2 or finished.is_set())
 
     holder = threading.Thread(target=hold_commits_back)
     holder.start()
@@ -206,7 +206,7 @@ def test_async_writes_stay_in_order_when_their_commit_is_interrupted_at_its_end(
 def test_an_interrupted_seal_into_several_segments_loses_nothing(
     disk: Place, point: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.files.lmdb_journal.LmdbJournal.most_rows", 20)
+    monkeypatch.setattr("whamming.storage.files.lmdb_journal.LmdbJournal.max_rows", 20)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.layer()

@@ -61,7 +61,7 @@ def test_verifying_an_undamaged_store_finds_no_problems(twin: Twin) -> None:
 
 
 def test_compacting_splits_what_exceeds_one_segment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+    monkeypatch.setattr(maintenance, "MAX_SEGMENT_PAYLOAD", 1000)
     with place.open() as database:
         twin = Twin.create(database)
         for first in range(0, 60, 6):
@@ -85,10 +85,10 @@ def test_compacting_splits_what_exceeds_one_segment(place: Place, monkeypatch: p
 @pytest.mark.parametrize("payload", [0, 70])
 def test_sealing_splits_what_exceeds_one_segment(place: Place, payload: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seal that fails because one array is too large would fail forever."""
-    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+    monkeypatch.setattr(maintenance, "MAX_SEGMENT_PAYLOAD", 1000)
     with place.open() as database:
         twin = Twin.create(database)
-        monkeypatch.setattr(SegmentedStore, "_most_rows", 50)
+        monkeypatch.setattr(SegmentedStore, "_max_rows", 50)
         twin.upsert(range(170), random_codes(170, 13), [b"x" * payload] * 170)
         twin.upsert([200], random_codes(1, 13), [b"y" * 2000])  # exceeds the limit, so it gets a segment of its own
         twin.delete(range(0, 60, 2))
@@ -130,10 +130,10 @@ def test_space_is_bounded_after_maintenance(place: Place, seed: int) -> None:
             if step % 20 == 19:
                 store.maintain()
                 stats = twin.index.stats()
-                assert stats.dead_rows <= maintenance.MOST_DEAD * stats.sealed_rows
+                assert stats.dead_rows <= maintenance.MAX_DEAD_FRACTION * stats.sealed_rows
                 assert stats.delta_rows < maintenance.SEAL_ROWS
                 tiers = [maintenance.tier_of(part.live) for part in store._contents.sealed]
-                assert all(tiers.count(tier) < maintenance.TIER for tier in tiers)
+                assert all(tiers.count(tier) < maintenance.FANOUT for tier in tiers)
         twin.check()
 
 
@@ -152,7 +152,7 @@ def test_rewriting_the_same_items_needs_no_more_space(place: Place) -> None:
             else:
                 twin.delete([1, 2, 5])
             stats = twin.index.stats()
-            assert stats.delta_rows <= maintenance.MOST_DELTA * maintenance.SEAL_ROWS + 3
+            assert stats.delta_rows <= maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS + 3
             sizes.append(stats.used_bytes)
             if step in (100, 200, 400):  # the same two items each time
                 twin.index.compact()
@@ -176,6 +176,6 @@ def test_deleting_frees_space(place: Place) -> None:
         for i in range(280):
             twin.delete([i])
             assert len(twin.index) == 299 - i
-        most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS
+        most = maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS
         wait_until(lambda: twin.index.stats().sealed_rows <= 4 / 3 * 20 + most)
         twin.check()

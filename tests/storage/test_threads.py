@@ -117,7 +117,7 @@ def test_threads_replace_and_delete_the_same_items(place: Place, small: None) ->
 
 def test_any_number_of_writers_waits_for_a_seal(place: Place, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """During a seal, the delta does not grow beyond a few times what is sealed at once."""
-    most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS + THREADS
+    most = maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS + THREADS
     count = most + 1  # so that no thread finishes before all of them wait
     with place.open() as database:
         twin = Twin.create(database, durability="async")
@@ -127,7 +127,7 @@ def test_any_number_of_writers_waits_for_a_seal(place: Place, small: None, monke
 
         def hook(name: str) -> None:
             if name == "built" and not seen:
-                wait_until(lambda: store._upkeep.waiting == THREADS or store._contents.delta_rows > most)
+                wait_until(lambda: store._maintainer.waiting == THREADS or store._contents.delta_rows > most)
                 seen.append(store._contents.delta_rows)
 
         def writer(number: int) -> Callable[[], None]:

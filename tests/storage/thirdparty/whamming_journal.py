@@ -52,7 +52,7 @@ class FileJournal:
     """See :class:`whamming.storage.Journal`."""
 
     persistent = True
-    most_rows = 2**31
+    max_rows = 2**31
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         """Open the files in a directory."""
@@ -149,7 +149,7 @@ class FileJournal:
         for number in numbers:
             _check_segment(self._path / f"segment-{number}.npz")
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Write the bitmaps and a log of the remaining writes, then a manifest that names them."""
         assert self._log is not None
         manifest = dict(self._manifest)
@@ -160,19 +160,19 @@ class FileJournal:
             _save(file, {str(part.number): part.dead for part in segments if part.dead is not None})
             file.flush()
             os.fsync(file.fileno())
-        if sealed is not None:
+        if sealed_up_to is not None:
             manifest["log"] = f"log-{manifest['generation']}"
             kept = [batch for _, batch in _records(self._path / self._manifest["log"], 0)][
-                sealed - manifest["before"] :
+                sealed_up_to - manifest["before"] :
             ]
-            manifest["before"] = sealed
+            manifest["before"] = sealed_up_to
             with (self._path / manifest["log"]).open("wb") as file:
                 file.write(b"".join(map(_record, kept)))
                 file.flush()
                 os.fsync(file.fileno())
         _write_manifest(self._path, manifest)
         self._manifest = manifest
-        if sealed is not None:
+        if sealed_up_to is not None:
             self._close_log()
             self._log = (self._path / manifest["log"]).open("r+b")
             self._end, self._count = self._log.seek(0, os.SEEK_END), len(kept)
