@@ -92,7 +92,7 @@ def test_merging_does_not_hide_damage(specimen: Specimen, name: str) -> None:
     with whamming.open(specimen.path) as database:
         index = database.index(damage.INDEX)
         count = len(index)
-        with pytest.raises(CorruptStoreError, match=f"array {name} of segment 1 has checksum"):
+        with pytest.raises(CorruptStoreError, match=f"array {name} of segment 1 "):
             index.compact()
         assert len(index) == count
         assert not index.verify().ok

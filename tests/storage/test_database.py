@@ -48,7 +48,7 @@ def test_indexes_are_created_listed_and_dropped(place: Place) -> None:
             check_items(database.index(name).snapshot(), model)
         database.drop_index("a")
         assert database.list_indexes() == ["b", "c.d-e_F"]
-        with pytest.raises(NotFoundError, match=r"no index 'a'; .*: b, c\.d-e_F"):
+        with pytest.raises(NotFoundError, match=r"no index 'a'.* b, c\.d-e_F"):
             database.index("a")
         again = database.create_index("a", 64)
         assert (len(again), again.settings.bits) == (0, 64)
@@ -95,7 +95,7 @@ def test_long_names_and_names_of_other_files(persistent: Place) -> None:
     with persistent.open() as database:
         database.create_index("x" * 128, 8)
         for name in ("whamming.json", "writer.lock"):
-            with pytest.raises(AlreadyExistsError, match=f"{name} exists but is not an index"):
+            with pytest.raises(AlreadyExistsError, match=f"{name} exists but is not"):
                 database.create_index(name, 8)
         assert database.list_indexes() == ["x" * 128]
 
@@ -289,7 +289,7 @@ def test_invalid_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None
 
 def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
     for options in ({"mode": "r"}, {"create": False}, {"mode": "r", "create": False}):
-        with pytest.raises(NotFoundError, match=r"no database at .*; open it with mode='w'"):
+        with pytest.raises(NotFoundError, match=r"no database at .*mode='w'"):
             whamming.open(tmp_path / "db", **options)
         assert not (tmp_path / "db").exists()
     (tmp_path / "empty").mkdir()
@@ -304,7 +304,7 @@ def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_other_files_and_directories_are_left_alone(tmp_path: Path, mode: Any) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(FormatError, match=r"file is not a Whamming database: it has no whamming\.json"):
+    with pytest.raises(FormatError, match=r"file is not .*whamming\.json"):
         whamming.open(tmp_path / "file", mode=mode)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.doc").write_text("precious")
@@ -317,11 +317,11 @@ def test_other_files_and_directories_are_left_alone(tmp_path: Path, mode: Any) -
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        (b'{"format": 3}', "format 3; .*up to 2: upgrade whamming"),
+        (b'{"format": 3}', "format 3; .*up to 2: upgrade"),
         (b'{"format": "new"}', "does not name the format"),
         (b"{}", "does not name the format"),
         (b"[1]", "does not name the format"),
-        (b"{", "is damaged: .*restore it from a backup"),
+        (b"{", "is damaged: .*backup"),
         (b"", "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
     ],
@@ -375,7 +375,7 @@ def test_an_index_without_its_file_is_refused(tmp_path: Path, mode: Any) -> None
         database.create_index("hollow", 8)
     (tmp_path / "db" / "hollow" / "data.mdb").unlink()
     with whamming.open(tmp_path / "db", mode=mode) as database:
-        with pytest.raises(FormatError, match=r"hollow is not an index: data\.mdb is missing"):
+        with pytest.raises(FormatError, match=r"hollow is not .*data\.mdb"):
             database.index("hollow")
         check_items(database.index("whole").snapshot(), model)
         reports = database.verify()
@@ -386,8 +386,8 @@ def test_an_index_without_its_file_is_refused(tmp_path: Path, mode: Any) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "format 3; this version reads format 2: upgrade"),
-        ({"format": 1}, "format 1; this version reads format 2: import"),
+        ({"format": 3}, "format 3; .*format 2: upgrade"),
+        ({"format": 1}, "format 1; .*format 2: import"),
         ({"settings": {"bits": 8, "colour": "red"}}, "unknown index settings: colour"),
         (None, "no manifest"),
     ],

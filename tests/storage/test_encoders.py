@@ -283,7 +283,7 @@ def test_every_damaged_byte_is_detected() -> None:
     for size in range(len(data)):
         with pytest.raises((FormatError, CorruptStoreError)):
             Encoder.from_bytes(data[:size])
-    with pytest.raises(CorruptStoreError, match=r"checksum [0-9a-f]{8} instead of"):
+    with pytest.raises(CorruptStoreError, match=r"checksum [0-9a-f]{8} "):
         Encoder.from_bytes(data + b"x")
 
 
@@ -317,7 +317,7 @@ def test_bytes_that_contradict_themselves_are_refused(old: bytes, new: bytes) ->
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
     data = make("lsh", 3, 2).to_bytes()
-    with pytest.raises(CorruptStoreError, match="expected has values that are not finite"):
+    with pytest.raises(CorruptStoreError, match=r"expected .*not finite"):
         Encoder.from_bytes(resealed(data[:-8] + struct.pack("<d", np.nan)))
 
 

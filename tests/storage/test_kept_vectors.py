@@ -52,7 +52,7 @@ def test_unpacked_vectors_are_as_close_as_the_format_allows(
 def test_values_too_large_for_float16_are_refused() -> None:
     vectors = np.ones((3, 2), dtype=np.float32)
     vectors[1, 1] = 1e5
-    with pytest.raises(InvalidArgumentError, match=r"row 1, column 1 is 100000\.0; .*65504"):
+    with pytest.raises(InvalidArgumentError, match=r"row 1, column 1 .*100000\.0; .*65504"):
         pack_vectors(vectors, "float16")
     assert unpack_vectors(pack_vectors(vectors, "int8"), "int8")[1, 1] == pytest.approx(1e5)
     vectors[1, 1] = np.nan
@@ -86,8 +86,8 @@ def test_payloads_of_equal_length_are_taken_in_another_order(count: int, length:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keep_vectors": "float32", "dim": 3, "encoder": "x"}, "keep_vectors = 'float32'; choose one of"),
-        ({"keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"keep_vectors": "float32", "dim": 3, "encoder": "x"}, "keep_vectors = 'float32'; .*'float16'"),
+        ({"keep_vectors": "int8"}, "keep_vectors = 'int8' .*encoder"),
         ({"metric": "l1", "dim": 3, "encoder": "x"}, "metric = 'l1'; choose one of"),
         ({"metric": "cosine", "dim": 3, "encoder": "x"}, "metric = 'cosine' without keep_vectors"),
         ({"dim": 3}, "dim = 3 with encoder = None"),

@@ -492,7 +492,7 @@ def test_only_a_deep_check_refuses_leaked_pages(originals: dict[str, Original], 
     path.write_bytes(data)
     sound = check_pages(path)
     path.write_bytes(number(data, newest(data) + LAST_PGNO, 3).apply(data))
-    with pytest.raises(PageError, match=f"page {sound.pages}: neither used nor free, like 2 others"):
+    with pytest.raises(PageError, match=f"page {sound.pages}: .*like 2 others"):
         check_pages(path)
     report = check_pages(path, deep=False)
     assert (report.pages, report.used, report.free) == (sound.pages + 3, sound.used, sound.free)
@@ -528,5 +528,5 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_a_named_database_is_refused(tmp_path: Path) -> None:
     with open_env(tmp_path, max_dbs=1) as env:
         env.open_db(b"name")
-    with pytest.raises(PageError, match="node 0 with flags 0x2"):
+    with pytest.raises(PageError, match=r"node 0 .*flags 0x2"):
         check_pages(tmp_path / "data.mdb")

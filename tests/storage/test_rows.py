@@ -167,18 +167,18 @@ def test_ids_are_copied(ids: Any) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, -1], "id -1 in row 1; .*0 to 18446744073709551615"),
-        (np.array([-5], dtype=np.int16), "id -5 in row 0; .*0 to 18446744073709551615"),
+        ([1, -1], "id -1 .*row 1; .*18446744073709551615"),
+        (np.array([-5], dtype=np.int16), "id -5 .*row 0; .*18446744073709551615"),
         ([2**64], "id 18446744073709551616 in row 0"),
         ([2**64 - 1, -3], "id -3 in row 1"),
-        ([1.5], "dtype float64; they must be integers"),
+        ([1.5], "dtype float64; .*integers"),
         ([2**63, 1.5], "they must be integers"),
         ([np.nan], "they must be integers"),
         (["1"], "they must be integers"),
         ([None], "they must be integers"),
-        (np.array([1.0]), "dtype float64; they must be integers"),
+        (np.array([1.0]), "dtype float64; .*integers"),
         (7, r"shape \(\); they must be a list"),
-        ([[1]], r"shape \(1, 1\); they must be a list"),
+        ([[1]], r"shape \(1, 1\); .*list"),
     ],
 )
 def test_invalid_ids_are_refused(ids: Any, message: str) -> None:

@@ -135,20 +135,20 @@ def test_an_empty_index_can_be_searched(place: Place) -> None:
 
 
 BAD_SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing": ({}, "no query; give a code or a cost table"),
+    "nothing": ({}, "no query; .*code .*cost table"),
     "narrow code": ({"code": np.zeros(1, dtype=np.uint8)}, r"shape \(1, 1\); 13 bits need"),
     "long code": ({"code": np.zeros(3, dtype=np.uint8)}, r"shape \(1, 3\); 13 bits need"),
     "dtype": ({"code": np.zeros(2)}, "dtype float64, not uint8"),
-    "several": ({"code": np.zeros((2, 2), dtype=np.uint8)}, "one query, not 2; use search_batch"),
+    "several": ({"code": np.zeros((2, 2), dtype=np.uint8)}, "one query, not 2; .*search_batch"),
     "few weights": ({"weights": np.ones(12)}, r"shape \(12,\); .*13 bits"),
     "byte weights": ({"weights": np.ones(16)}, r"shape \(16,\); .*13 bits"),
     "one weight": ({"weights": 2.0}, r"shape \(\); .*13 bits"),
-    "NaN": ({"weights": [*[1.0] * 4, np.nan, *[1.0] * 8]}, "bit 4 of query 0 is nan"),
-    "infinity": ({"weights": [*[1.0] * 12, np.inf]}, "bit 12 of query 0 is inf"),
+    "NaN": ({"weights": [*[1.0] * 4, np.nan, *[1.0] * 8]}, "bit 4 .*query 0 .*nan"),
+    "infinity": ({"weights": [*[1.0] * 12, np.inf]}, "bit 12 .*query 0 .*inf"),
     "short table": ({"code": None, "table": np.ones((12, 2))}, "12 bits, .* 13"),
     "flat table": ({"code": None, "table": np.ones(26)}, r"shape \(26,\); .*\[bits, 2\]"),
-    "table of NaN": ({"code": None, "table": np.full((13, 2), np.nan)}, "bit 0 = 0 of query 0 is nan"),
-    "both": ({"table": np.ones((13, 2))}, "both a cost table and a code or weights"),
+    "table of NaN": ({"code": None, "table": np.full((13, 2), np.nan)}, "bit 0 = 0 .*query 0 .*nan"),
+    "both": ({"table": np.ones((13, 2))}, "both .*cost table .*code or weights"),
     "negative k": ({"k": -1}, "k = -1;"),
     "NaN radius": ({"radius": np.nan}, "radius = nan"),
     "plan": ({"plan": "guess"}, "plan = 'guess'; .*'probe'"),
@@ -177,7 +177,7 @@ def test_limits_of_a_batch(twin: Twin) -> None:
     codes = random_codes(2, 13)
     with pytest.raises(InvalidArgumentError, match=r"k = 2147483648; .*0 to 2147483647"):
         twin.index.search_batch(codes, k=2**31)
-    with pytest.raises(InvalidArgumentError, match="2 query codes but 3 rows of weights"):
+    with pytest.raises(InvalidArgumentError, match=r"3 rows .*2 queries"):
         twin.index.search_batch(codes, np.ones((3, 13)))
     with pytest.raises(InvalidArgumentError, match=r"threads = 0; .*1 to 256"):
         twin.index.search_batch(codes, threads=0)

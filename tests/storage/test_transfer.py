@@ -262,23 +262,23 @@ def test_ids_may_reach_the_largest_one_but_not_exceed_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["items", "items.csv", "items.NPY", "items.ids"])
 def test_another_suffix_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InvalidArgumentError, match=rf"{name} has the suffix .*\.npz, \.npy, \.fvecs"):
+    with pytest.raises(InvalidArgumentError, match=rf"{name} .*suffix .*\.npz, \.npy, \.fvecs"):
         read_codes(tmp_path / name, BITS)
     for out in (name, "items.fvecs", "items.bvecs"):
-        with pytest.raises(InvalidArgumentError, match=rf"{out} has the suffix .*\.npz or \.npy"):
+        with pytest.raises(InvalidArgumentError, match=rf"{out} .*suffix .*\.npz or \.npy"):
             export_items(ListIndex(IndexSettings(BITS)), tmp_path / out)
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((3, 3), dtype=np.uint8), r"shape \[3, 3\]; 13 bits need \[n, 2\] packed bytes"),
-        (np.zeros((3, 13), dtype=np.uint8), r"shape \[3, 13\]; 13 bits need \[n, 2\] packed bytes"),
-        (np.zeros((3, 12), dtype=bool), r"shape \[3, 12\]; 13 bits need \[n, 13\] values"),
-        (np.zeros((3, 14), dtype=bool), r"shape \[3, 14\]; 13 bits need \[n, 13\] values"),
-        (np.zeros((3, 12)), r"shape \[3, 12\]; 13 bits need \[n, 13\] values"),
-        (np.zeros(13), r"shape \[13\]; 13 bits need \[n, 13\] values"),
-        (np.zeros(()), r"shape \[\]; 13 bits need \[n, 13\] values"),
+        (np.zeros((3, 3), dtype=np.uint8), r"shape \[3, 3\]; .*\[n, 2\] packed"),
+        (np.zeros((3, 13), dtype=np.uint8), r"shape \[3, 13\]; .*\[n, 2\] packed"),
+        (np.zeros((3, 12), dtype=bool), r"shape \[3, 12\]; .*\[n, 13\] values"),
+        (np.zeros((3, 14), dtype=bool), r"shape \[3, 14\]; .*\[n, 13\] values"),
+        (np.zeros((3, 12)), r"shape \[3, 12\]; .*\[n, 13\] values"),
+        (np.zeros(13), r"shape \[13\]; .*\[n, 13\] values"),
+        (np.zeros(()), r"shape \[\]; .*\[n, 13\] values"),
         (np.zeros((3, 2), dtype=np.int8), "holds int8"),
         (np.zeros((3, 2), dtype=np.complex128), "holds complex128"),
         (np.array(["text"]), "holds str128"),
@@ -300,13 +300,13 @@ def test_arrays_that_are_not_codes_are_refused(rows: Any, message: str, suffix: 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"ids": IDS}, "is not a file of codes: .*codes"),
-        ({"codes": codes(), "ids": IDS[1:]}, rf"has {N} codes but ids of shape \[{N - 1}\]"),
+        ({"ids": IDS}, "not a file .*: .*codes"),
+        ({"codes": codes(), "ids": IDS[1:]}, rf"{N} codes but ids .*\[{N - 1}\]"),
         ({"codes": codes(), "ids": IDS[None]}, "codes but ids of shape"),
-        ({"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64)}, "is not a file of codes: .*payload_data"),
+        ({"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64)}, "not a file .*: .*payload_data"),
         (
             {"codes": codes(), "payload_ends": np.zeros(3, dtype=np.uint64), "payload_data": np.zeros(3, np.uint8)},
-            rf"has {N} codes but payload_ends of uint64 \[3\]",
+            rf"{N} codes but payload_ends .*\[3\]",
         ),
         (
             {"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64), "payload_data": np.zeros(3)},
@@ -315,7 +315,7 @@ def test_arrays_that_are_not_codes_are_refused(rows: Any, message: str, suffix: 
         *(
             (
                 {"codes": codes(3), "payload_ends": np.array(ends), "payload_data": np.zeros(9, dtype=np.uint8)},
-                "payloads that overlap or end after their 9 bytes",
+                "payloads .* 9 bytes",
             )
             for ends in ([-1, 2, 3], [3, 2, 9], [3, 6, 10])
         ),
@@ -330,7 +330,7 @@ def test_columns_that_do_not_match_are_refused(columns: dict[str, Any], message:
 def test_a_file_of_ids_with_another_number_of_rows_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "codes.npy", codes())
     np.save(tmp_path / "codes.ids.npy", IDS[1:])
-    with pytest.raises(InvalidArgumentError, match=rf"has {N} codes but ids of shape \[{N - 1}\]"):
+    with pytest.raises(InvalidArgumentError, match=rf"{N} codes but ids .*\[{N - 1}\]"):
         read_codes(tmp_path / "codes.npy", BITS)
 
 
@@ -345,7 +345,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         for size in (0, 3, 10, len(raw) // 2 + 1, len(raw) - 1):
             short = tmp_path / f"short{whole.suffix}"
             short.write_bytes(raw[:size])
-            with pytest.raises(InvalidArgumentError, match=f"short{whole.suffix} is not a file of codes: "):
+            with pytest.raises(InvalidArgumentError, match=f"short{whole.suffix} is not a file"):
                 read_codes(short, BITS)
 
 
@@ -361,10 +361,10 @@ def test_a_file_whose_format_is_not_that_of_its_suffix_is_refused(tmp_path: Path
 
 def test_vectors_of_another_length_are_refused(tmp_path: Path) -> None:
     write_vectors(tmp_path / "a.fvecs", np.ones((3, 12), dtype=np.float32))
-    with pytest.raises(InvalidArgumentError, match=r"a\.fvecs has shape \[3, 12\]; 13 bits need \[n, 13\] values"):
+    with pytest.raises(InvalidArgumentError, match=r"a\.fvecs .*\[3, 12\]; .*\[n, 13\]"):
         read_codes(tmp_path / "a.fvecs", BITS)
     write_vectors(tmp_path / "a.bvecs", np.ones((3, 13), dtype=np.uint8))
-    with pytest.raises(InvalidArgumentError, match=r"rows of 13 bytes; .* 2 bytes for 13 bits"):
+    with pytest.raises(InvalidArgumentError, match=r"rows of 13 bytes; .* 2 bytes"):
         read_codes(tmp_path / "a.bvecs", BITS)
     (tmp_path / "b.fvecs").write_bytes(np.array([-1, 7], dtype="<i4").tobytes())
     with pytest.raises(InvalidArgumentError, match="its first row has -1 components"):
@@ -376,7 +376,7 @@ def test_vectors_of_another_length_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.fvecs").write_bytes(raw)
     pieces = read_codes(tmp_path / "c.fvecs", BITS).pieces(size=5)
     assert len(next(pieces).ids) == 5
-    with pytest.raises(InvalidArgumentError, match=r"row 6 of .*c\.fvecs has 12 components, .* 13"):
+    with pytest.raises(InvalidArgumentError, match=r"row 6 .*c\.fvecs .*12 components, .* 13"):
         next(pieces)
 
 
@@ -386,7 +386,7 @@ def test_a_nan_is_refused_because_it_has_no_sign(tmp_path: Path) -> None:
     np.save(tmp_path / "values.npy", values)
     pieces = read_codes(tmp_path / "values.npy", BITS).pieces(size=5)
     next(pieces)
-    with pytest.raises(InvalidArgumentError, match=r"row 8 of .*values\.npy is NaN in column 3"):
+    with pytest.raises(InvalidArgumentError, match=r"row 8 .*values\.npy .*NaN .*column 3"):
         next(pieces)
 
 

@@ -28,11 +28,11 @@ ROW = np.arange(3, dtype=np.float32)
 @pytest.mark.parametrize(
     ("vectors", "advice"),
     [
-        (column(ROW, ROW), r"column of 2 ndarray objects.*np\.stack"),
-        (column([1.0, 2.0], [3.0, 4.0]), r"column of 2 list objects.*np\.stack"),
-        (column(ROW, ROW, ROW[:2]), "row 2 has 2 components, .*row 0 has 3"),
-        ([[1.0, 2.0], [3.0]], "row 1 has 1 components, .*row 0 has 2"),
-        ([ROW, ROW[:1], ROW], "row 1 has 1 components, .*row 0 has 3"),
+        (column(ROW, ROW), r"2 ndarray objects.*np\.stack"),
+        (column([1.0, 2.0], [3.0, 4.0]), r"2 list objects.*np\.stack"),
+        (column(ROW, ROW, ROW[:2]), "row 2 has 2 .*row 0 .*3"),
+        ([[1.0, 2.0], [3.0]], "row 1 has 1 .*row 0 .*2"),
+        ([ROW, ROW[:1], ROW], "row 1 has 1 .*row 0 .*3"),
         (column(ROW, None), "row 1 is None"),
         (column(ROW, "a text"), "row 1 is 'a text'"),
         ([[1.0, 2.0], None], "row 1 is None"),

@@ -165,7 +165,7 @@ def test_a_damaged_or_missing_encoder_is_detected(persistent: Place, tmp_path: P
         with pytest.raises(CorruptStoreError, match="encoder is missing"):
             db.index("docs")
         shutil.copy(path.parents[1] / "other" / stored_index.ENCODER_FILE, path)
-        with pytest.raises(CorruptStoreError, match=r"has the fingerprint \w+, but .* encoder \w+;"):
+        with pytest.raises(CorruptStoreError, match=r"fingerprint \w+, .* encoder \w+;"):
             db.index("docs")
         assert plain.name in db.list_indexes()
         path.write_bytes(good)
@@ -223,15 +223,15 @@ def test_an_existing_index_is_not_fitted_again(place: Place) -> None:
     ("arguments", "message"),
     [
         ({}, "bits is missing"),
-        ({"bits": 8, "dim": DIM}, "dim, train or centre without an encoder"),
-        ({"bits": 8, "train": make_vectors()}, "dim, train or centre without an encoder"),
+        ({"bits": 8, "dim": DIM}, "dim, train or centre .*encoder"),
+        ({"bits": 8, "train": make_vectors()}, "dim, train or centre .*encoder"),
         ({"bits": 8, "encoder": "pca", "dim": DIM}, "encoder = 'pca'"),
         ({"bits": 8, "encoder": "itq", "dim": DIM}, "encoder = 'itq' without a sample"),
         ({"bits": 8, "encoder": "itq", "dim": 3, "train": make_vectors()}, "dim = 3, but .* 24"),
-        ({"encoder": fit("sign", dim=3), "bits": 4}, "bits = 4, dim = None do not match Encoder"),
-        ({"encoder": fit("sign", dim=3), "dim": 4}, "bits = None, dim = 4 do not match Encoder"),
+        ({"encoder": fit("sign", dim=3), "bits": 4}, "bits = 4, dim = None .*Encoder"),
+        ({"encoder": fit("sign", dim=3), "dim": 4}, "bits = None, dim = 4 .*Encoder"),
         ({"encoder": fit("sign", dim=3), "train": make_vectors()}, "train or centre with Encoder"),
-        ({"bits": 8, "keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"bits": 8, "keep_vectors": "int8"}, "keep_vectors = 'int8' .*encoder"),
         ({"encoder": "sign", "dim": 8, "metric": "cosine"}, "metric = 'cosine' without keep_vectors"),
         ({"encoder": "sign", "dim": 8, "keep_vectors": "float64"}, "keep_vectors = 'float64'"),
     ],
@@ -336,7 +336,7 @@ def test_kept_vectors_do_not_affect_payloads_and_exports(place: Place, kept: Kep
         plain = db.create_index("plain", bits=BITS)
         assert import_items(plain, target, progress=False) == 398
         assert plain.get([1]).payloads == [b"1"]
-        with pytest.raises(InvalidArgumentError, match=r"codes for an index that keeps vectors \(keep_vectors = "):
+        with pytest.raises(InvalidArgumentError, match=r"codes .*\(keep_vectors = "):
             import_items(docs, target, progress=False)
 
 

@@ -46,12 +46,12 @@ def test_the_error_names_the_first_value_that_is_not_finite(
     given[-1, -1] = value  # a later one, which is not named
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "BLOCK_CELLS", 1)  # 256 rows per block
-        with pytest.raises(InvalidArgumentError, match=rf"what: row {row}, column {column} is {value}; .* finite"):
+        with pytest.raises(InvalidArgumentError, match=rf"what: row {row}, column {column} .*{value}; "):
             list(blocks(given, what="what"))
 
 
 def test_a_double_beyond_single_precision_is_not_finite() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"row 1, column 0 is 1e\+300; .* at most 3\.4e\+38"):
+    with pytest.raises(InvalidArgumentError, match=r"row 1, column 0 .*1e\+300; .*3\.4e\+38"):
         list(blocks(np.array([[0.0], [1e300]])))
 
 
@@ -64,13 +64,13 @@ def test_values_whose_squares_overflow_are_finite() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (np.zeros((2, 3), dtype=np.int64), r"dtype int64; use one of float32, .*astype"),
+        (np.zeros((2, 3), dtype=np.int64), r"dtype int64; .*float32, .*astype"),
         (np.zeros((2, 3), dtype=bool), "dtype bool; use one of"),
         (np.zeros((2, 3), dtype=complex), "dtype complex128; use one of"),
         (np.array([["a"]]), "use one of"),
-        (np.zeros((2, 4), dtype=np.float32), r"have 4 components, .* takes 3; .*\[n, 3\]"),
+        (np.zeros((2, 4), dtype=np.float32), r"4 components, .* 3; .*\[n, 3\]"),
         (np.zeros(2, dtype=np.float32), "have 2 components, .* takes 3"),
-        (np.zeros((1, 2, 3), dtype=np.float32), r"shape \(1, 2, 3\); .*\[dim\].*\[n, dim\]"),
+        (np.zeros((1, 2, 3), dtype=np.float32), r"shape \(1, 2, 3\); .*\[n, dim\]"),
         (np.float32(1), r"shape \(\);"),
     ],
 )

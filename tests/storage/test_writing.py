@@ -107,11 +107,11 @@ def test_none_and_an_empty_payload_are_the_same(twin: Twin) -> None:
 
 
 BAD_BATCHES: dict[str, tuple[Any, Any, Any, str]] = {
-    "negative id": ([1, -7, 2], 3, None, r"id -7 in row 1; .*0 to 18446744073709551615"),
-    "id beyond": ([1, 2, 2**64], 3, None, r"id 18446744073709551616 in row 2; .*0 to 18446744073709551615"),
+    "negative id": ([1, -7, 2], 3, None, r"id -7 .*row 1; .*18446744073709551615"),
+    "id beyond": ([1, 2, 2**64], 3, None, r"id 18446744073709551616 .*row 2; .*18446744073709551615"),
     "negative beside huge": ([2**64 - 1, 2, -1], 3, None, "id -1 in row 2"),
-    "fraction": ([0.5, 1, 2], 3, None, "dtype float64; they must be integers"),
-    "floats": (np.array([1.0, 2.0, 3.0]), 3, None, "dtype float64; they must be integers"),
+    "fraction": ([0.5, 1, 2], 3, None, "dtype float64; .*integers"),
+    "floats": (np.array([1.0, 2.0, 3.0]), 3, None, "dtype float64; .*integers"),
     "text": (["a", "b", "c"], 3, None, "they must be integers"),
     "booleans": ([True, False, True], 3, None, "dtype bool; they must be integers"),
     "matrix of ids": ([[1, 2, 3]], 3, None, r"shape \(1, 3\)"),
@@ -119,13 +119,13 @@ BAD_BATCHES: dict[str, tuple[Any, Any, Any, str]] = {
     "more ids": ([1, 2, 3, 4], 3, None, "4 ids but 3 codes"),
     "more codes": ([1, 2], 3, None, "2 ids but 3 codes"),
     "no codes": ([1, 2], None, None, "items without codes"),
-    "narrow": ([1, 2], np.zeros((2, 1), dtype=np.uint8), None, r"shape \(2, 1\); 13 bits need \[n, 2\]"),
-    "wide": ([1, 2], np.zeros((2, 3), dtype=np.uint8), None, r"shape \(2, 3\); 13 bits need \[n, 2\]"),
-    "flat": ([1, 2], np.zeros(4, dtype=np.uint8), None, r"shape \(4,\); 13 bits need \[n, 2\]"),
+    "narrow": ([1, 2], np.zeros((2, 1), dtype=np.uint8), None, r"shape \(2, 1\); .*\[n, 2\]"),
+    "wide": ([1, 2], np.zeros((2, 3), dtype=np.uint8), None, r"shape \(2, 3\); .*\[n, 2\]"),
+    "flat": ([1, 2], np.zeros(4, dtype=np.uint8), None, r"shape \(4,\); .*\[n, 2\]"),
     "signed": ([1, 2], np.zeros((2, 2), dtype=np.int8), None, "dtype int8, not uint8"),
     "unpacked": ([1, 2], np.zeros((2, 13), dtype=bool), None, "dtype bool, not uint8"),
     "long payload": ([1, 2, 3], 3, [b"", None, b"x" * 65_537], "row 2 has 65537 bytes; .*65536"),
-    "text payload": ([1, 2, 3], 3, [b"", "x", b""], "row 1 is a str; it must be bytes"),
+    "text payload": ([1, 2, 3], 3, [b"", "x", b""], "row 1 .*str; .*bytes"),
     "few payloads": ([1, 2, 3], 3, [b"x"], "1 payloads for 3 items"),
 }
 
