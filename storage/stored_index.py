@@ -253,14 +253,15 @@ class StoredIndex(IndexVerbs):
             )
         if self.settings.keep_vectors is None:
             raise InvalidArgumentError(
-                f"rerank, but the index {self.name!r} keeps no vectors; create it with keep_vectors='float16' or 'int8'"
+                f"the index {self.name!r} keeps no vectors to re-rank by; create it with "
+                "keep_vectors='float16' or 'int8'"
             )
         return self._need_encoder()
 
     def _need_encoder(self) -> Encoder:
         if self.encoder is None:
             raise InvalidArgumentError(
-                f"vectors, but the index {self.name!r} has no encoder; give codes, or create the index with "
+                f"the index {self.name!r} has no encoder; give codes, or create the index with "
                 "encoder='sign', 'lsh' or 'itq'"
             )
         return self.encoder

@@ -102,7 +102,7 @@ class Environment:
         user = object()
         with self._lock:
             if self._closed:
-                raise ClosedError("the index is closed; open the database again")
+                raise ClosedError("the index is closed; open it again with Database.index")
             self.hold(user)
         try:
             yield self.env

@@ -393,7 +393,7 @@ class SegmentedStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("the index is closed; open the database again")
+            raise ClosedError("the index is closed; open it again with Database.index")
 
     def _check_writable(self) -> None:
         self._check_open()

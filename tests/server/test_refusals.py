@@ -121,7 +121,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         UNMET,
         "NO_ENCODER",
         "",
-        "docs has no encoder",
+        "docs' has no encoder",
     ),
     "page": (
         lambda stubs: stubs.indexes.ListIndexes(ListIndexesRequest(page_size=1001)),
@@ -193,7 +193,7 @@ REFUSALS: dict[str, tuple[Call, grpc.StatusCode, str, str, str]] = {
         UNMET,
         "NO_ENCODER",
         "",
-        "docs has no encoder",
+        "docs' has no encoder",
     ),
     "half an id": (
         upsert(UpsertRequest(index="docs", items=ItemBatch(ids=IdColumn(uint64=bytes(9)), codes=CODES))),
