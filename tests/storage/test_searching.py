@@ -145,7 +145,7 @@ BAD_SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
     "one weight": ({"weights": 2.0}, r"shape \(\); .*13 bits"),
     "NaN": ({"weights": [*[1.0] * 4, np.nan, *[1.0] * 8]}, "bit 4 .*query 0 .*nan"),
     "infinity": ({"weights": [*[1.0] * 12, np.inf]}, "bit 12 .*query 0 .*inf"),
-    "short table": ({"code": None, "table": np.ones((12, 2))}, "12 bits, .* 13"),
+    "short table": ({"code": None, "table": np.ones((12, 2))}, "12 bits; .* 13"),
     "flat table": ({"code": None, "table": np.ones(26)}, r"shape \(26,\); .*\[bits, 2\]"),
     "table of NaN": ({"code": None, "table": np.full((13, 2), np.nan)}, "bit 0 = 0 .*query 0 .*nan"),
     "both": ({"table": np.ones((13, 2))}, "both .*cost table .*code or weights"),
