@@ -57,7 +57,7 @@ def generated() -> dict[Path, str]:
 def _async_verbs(classes: dict[str, ast.ClassDef], imports: list[ast.Import | ast.ImportFrom]) -> str:
     body = []
     for kind, node in classes.items():
-        text = _docstring(node)
+        text = _without_example(_docstring(node))
         for old, new in IN_ASYNC.items():
             text = text.replace(old, new)
         lines = [f"class Async{kind}Verbs(Protocol):", _quoted(text, 1)]
@@ -82,7 +82,7 @@ def _declared(kind: str, method: Method) -> str:
     else:
         start = "async def"
     lines.append(f"    {start} {name}({ast.unparse(method.args)}) -> {returns}:")
-    lines.append(_quoted(_docstring(method), 2))
+    lines.append(_quoted(_without_example(_docstring(method)), 2))
     return "\n".join(lines)
 
 
@@ -263,6 +263,13 @@ def _is_property(method: Method) -> bool:
 def _docstring(node: ast.ClassDef | Method) -> str:
     text = ast.get_docstring(node)
     assert text is not None, f"{node.name} has no docstring"
+    return text
+
+
+def _without_example(text: str) -> str:
+    """Return a docstring without the example at its end, which does not await anything."""
+    text, _, _ = text.partition("\n\n>>> ")
+    assert ">>>" not in text, f"an example must be the last part of a docstring: {text}"
     return text
 
 

@@ -46,7 +46,7 @@ def is_number(value: float) -> bool:
 def check_plan(plan: str, can_probe: bool) -> None:
     """Reject an unknown plan, and ``"probe"`` if there are no tables."""
     if plan not in PLAN_NAMES:
-        raise InvalidArgumentError(f"plan = {plan!r}; choose one of {PLAN_NAMES}")
+        raise InvalidArgumentError(f"plan = {plan!r}; choose one of {', '.join(map(repr, PLAN_NAMES))}")
     if plan == "probe" and not can_probe:
         raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
 
@@ -68,7 +68,7 @@ def check_k(k: int) -> int:
     """Check the k of a batch: the maximum number of hits per query."""
     whole = as_whole("k", k)
     if not 0 <= whole <= _MAX_K:
-        raise InvalidArgumentError(f"k = {k}; it must be 0 to {_MAX_K}: iterate a cursor for more")
+        raise InvalidArgumentError(f"k = {k}; it must be 0 to {_MAX_K} (iterate over a cursor or search for more)")
     return whole
 
 
@@ -106,4 +106,4 @@ def checked_place(after: tuple[float, int]) -> tuple[float, int]:
             return distance, last_id
     except (TypeError, IndexError, KeyError):
         pass
-    raise InvalidArgumentError(f"after = {after!r}; it must be a (distance, id) that a search has handed out")
+    raise InvalidArgumentError(f"after = {after!r}; it must be the (distance, id) of a hit")

@@ -32,7 +32,7 @@ def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
     try:
         return np.asarray(values, dtype=dtype)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the {what} are no array of numbers: {error}") from error
+        raise InvalidArgumentError(f"the {what} are not an array of numbers: {error}") from error
 
 
 def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
@@ -159,8 +159,7 @@ class Costs:
         count = len(codes) if shared_weights else len(mismatch)
         if len(codes) not in (1, count):
             raise InvalidArgumentError(
-                f"{len(codes)} query codes but {len(mismatch)} rows of weights; give one row of weights per code, "
-                "or one for all"
+                f"weights have {len(mismatch)} rows for {len(codes)} queries; give one row per query, or one for all"
             )
         costs = cls._allocate(bits, count, single=one_code and shared_weights)
         failed = ffi.new("size_t *")

@@ -131,9 +131,12 @@ class Index:
         packed = as_codes(codes, bits)
         n = len(packed)
         if tables not in _LAYOUTS:
-            raise InvalidArgumentError(f"tables = {tables!r}; choose one of {get_args(Tables)}")
+            known = ", ".join(map(repr, get_args(Tables)))
+            raise InvalidArgumentError(f"tables = {tables!r}; choose one of {known}")
         if buckets not in _BUCKETS:
-            raise InvalidArgumentError(f"buckets = {buckets!r}; choose one of {get_args(Buckets)}")
+            raise InvalidArgumentError(
+                f"buckets = {buckets!r}; choose one of {', '.join(map(repr, get_args(Buckets)))}"
+            )
         if n >= 2**32:
             raise InvalidArgumentError(f"{n} codes; an index holds fewer than 2**32, split them over several")
         length = (

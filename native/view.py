@@ -253,7 +253,7 @@ class View:
         if not isinstance(costs, Costs):
             raise InvalidArgumentError(f"costs = {costs!r}; make them with Costs.table, .weights or .hamming")
         if costs.bits != self.bits:
-            raise InvalidArgumentError(f"the costs are for {costs.bits} bits, the index holds codes of {self.bits}")
+            raise InvalidArgumentError(f"the costs are for {costs.bits} bits; the index has codes of {self.bits} bits")
 
 
 class Batch:
@@ -310,8 +310,8 @@ def padded(rows: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
     """Widen rows to ``k`` columns, padded with ``filling``."""
     if len(rows) * k > MAX_PADDED:
         raise InvalidArgumentError(
-            f"k = {k} for {len(rows)} queries needs {len(rows) * k} padded hits, the limit is {MAX_PADDED}; "
-            f"no query has more than {rows.shape[1]} hits, ask for fewer"
+            f"k = {k} for {len(rows)} queries gives {len(rows) * k} hits with padding; the limit is {MAX_PADDED}. "
+            f"Reduce k: no query has more than {rows.shape[1]} hits"
         )
     wide = np.full((len(rows), k), filling, dtype=rows.dtype)
     wide[:, : rows.shape[1]] = rows

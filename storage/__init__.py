@@ -1,4 +1,4 @@
-"""Where indexes live: stores, databases, and what is kept in them.
+"""Databases, indexes and the stores that hold them.
 
 >>> import numpy as np
 >>> from whamming.storage import open_database

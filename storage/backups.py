@@ -1,4 +1,4 @@
-"""Where copies of a database are written."""
+"""Choosing and writing the target directory of a backup."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from whamming.storage.storage_errors import AlreadyExistsError, from_system
 
 
 def check_target(target: Path, database: Path | None) -> None:
-    """Refuse a path that cannot be the copy of a database: one that exists, or is inside of a database.
+    """Refuse a target that already exists or lies inside a database.
 
-    Files in a database's directory would be taken for indexes, or removed with them.
+    Files inside a database's directory would be mistaken for indexes, or removed together with them.
     """
     if target.name == ":memory:":
-        raise InvalidArgumentError("a copy to ':memory:'; give a directory")
+        raise InvalidArgumentError("cannot back up to ':memory:'; give the path of a directory")
     real = target.resolve()
     for parent in (real, *real.parents):
         if database is not None and _is_same(parent, database):
-            raise InvalidArgumentError(f"{target} is inside of the database at {database}; give a path outside of it")
+            raise InvalidArgumentError(f"{target} is inside the database at {database}; give a path outside it")
     if (real.parent / MARK).exists():
-        raise InvalidArgumentError(f"{target} is inside of the database at {target.parent}; give a path outside of it")
+        raise InvalidArgumentError(f"{target} is inside the database at {target.parent}; give a path outside it")
     if target.exists() or target.is_symlink():
-        raise AlreadyExistsError(f"{target} exists; give a path that does not")
+        raise AlreadyExistsError(f"{target} already exists; give a path that does not exist")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -41,7 +41,10 @@ def _is_same(path: Path, other: Path) -> bool:
 
 @contextlib.contextmanager
 def new_copy(target: Path, store: str) -> Iterator[Path]:
-    """Make an empty database that gets its name, ``target``, once the block has filled it; half a copy never does."""
+    """Yield a new, empty database directory, and rename it to ``target`` when the block succeeds.
+
+    If the block fails, the directory is removed, so an incomplete copy never gets the name ``target``.
+    """
     new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
     try:
         prepare(new, "w", True, store)

@@ -54,29 +54,29 @@ def open_database(
     wait: float = 0.0,
     create: bool = True,
 ) -> Database:
-    """Open a database.
+    """Open a database, and create it if it does not exist.
 
     Parameters
     ----------
-    path : a directory, made if it is missing; or ``":memory:"``.
-    mode : ``"w"``: read and write, for one process at a time; ``"r"``: read, for any number of processes.
-    store : the kind of store of a new database; by default ``"lmdb"`` on disk and ``"ram"`` in memory. A database that
-        exists knows its own.
-    wait : seconds to wait for another writer to finish before :class:`WriterBusyError` is raised.
-    create : make the directory if it is missing.
+    path : a directory, or ``":memory:"``.
+    mode : ``"w"`` reads and writes; one process at a time may do so. ``"r"`` reads; any number of processes may.
+    store : the kind of store for a new database. The default is ``"lmdb"`` on disk and ``"ram"`` in memory. An existing
+        database records its own store, so leave this out.
+    wait : how many seconds to wait for another writer to finish before raising :class:`WriterBusyError`.
+    create : create the directory if it does not exist; if False, raise :class:`NotFoundError` instead.
     """
     check_choice("mode", mode, ("w", "r"))
     if str(path) == MEMORY:
         if mode == "r":
-            raise InvalidArgumentError("mode = 'r' of ':memory:'; there is nothing to read, open it with mode='w'")
+            raise InvalidArgumentError("mode = 'r' with ':memory:'; a new database has nothing to read: use mode='w'")
         return Database(None, store or "ram", read_only=False)
     _check_path(str(path))
-    kept_in = prepare(Path(path), mode, create, store)
-    return Database(Path(path), kept_in, read_only=mode == "r", wait=wait)
+    store_kind = prepare(Path(path), mode, create, store)
+    return Database(Path(path), store_kind, read_only=mode == "r", wait=wait)
 
 
 def _check_path(path: str) -> None:
-    """Refuse what is meant to be something else than a directory, unless there is one of that name."""
+    """Refuse a path that looks like a server's address or a misspelt ``:memory:``, unless it exists."""
     if Path(path).exists():
         return
     if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
@@ -91,24 +91,27 @@ def _check_path(path: str) -> None:
 class Database(DatabaseVerbs):
     """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once.
 
-    Locks, in the order in which they may be taken: ``_closing``, while the database is closed; a name's turn, while
-    that index is opened, made or dropped; ``_lock``, for the few steps that read or change what is known of indexes. So
-    an index that is open is found at once, whatever happens to the others.
+    Locks, in the order in which they may be taken:
+
+    - ``_closing``: held while the database is being closed.
+    - a lock per index name, see :meth:`_locked`: held while that index is opened, created or dropped.
+    - ``_lock``: held for the few steps that read or change the tables of open indexes. An open index is therefore
+      found at once, even while another index is being opened or dropped.
     """
 
     def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
-        """Open one; prefer :func:`whamming.open`."""
+        """Prefer :func:`whamming.open`."""
         self.path = None if path is None else path.absolute()  # the working directory may change
         self.read_only = read_only
         self._store = store
         self._backend = backend(store)
         if path is None and self._backend.persistent:
-            raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' has none")
+            raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' works with store='ram'")
         self._open: dict[str, StoredIndex] = {}
         self._pinned: dict[str, int] = {}
-        """The directories of indexes open for reading, which tell whether the writer has dropped them since."""
-        self._turns: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
-        """By name, for as long as a thread has its turn or waits for it."""
+        """Descriptors of index directories that are open for reading; they show if the writer drops the index."""
+        self._name_locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
+        """Each entry exists only while a thread holds the lock or waits for it."""
         self._closing = threading.RLock()
         self._lock = threading.RLock()
         self._closed = False
@@ -118,7 +121,6 @@ class Database(DatabaseVerbs):
             clean_up(path)
 
     def __repr__(self) -> str:
-        """Describe the database in a line."""
         where = MEMORY if self.path is None else str(self.path)
         state = ", closed" if self._closed else ", read-only" if self.read_only else ""
         return f"Database({where!r}{state})"
@@ -151,23 +153,23 @@ class Database(DatabaseVerbs):
         exist_ok: bool = False,
     ) -> StoredIndex:
         check_name(name)
-        with self._turn(name):
+        with self._locked(name):
             self._check_writable()
             if not exist_ok:
-                self._check_free(name)
-            fitted = self._same_encoder(name, encoder, bits, dim)
-        if fitted is None:  # takes its time, so others may have their turn
-            fitted = _fitted(encoder, bits, dim, train, seed, centre)
+                self._check_name_is_free(name)
+            fitted = self._matching_encoder(name, encoder, bits, dim)
+        if fitted is None:  # fitting is slow, so it runs without the lock
+            fitted = _make_encoder(encoder, bits, dim, train, seed, centre)
         length = fitted.bits if fitted is not None else bits
         if length is None:
-            raise InvalidArgumentError("bits is missing; say how long codes are")
+            raise InvalidArgumentError("bits is missing; give the length of the codes, 1 to 4096")
         width, mark = (None, None) if fitted is None else (fitted.dim, fitted.fingerprint)
         settings = IndexSettings(length, bit_order, tables, buckets, durability, width, mark, keep_vectors, metric)
-        with self._turn(name):
+        with self._locked(name):
             self._check_writable()
             if exist_ok and name in self.list_indexes() and self.index(name).settings == settings:
                 return self.index(name)
-            self._check_free(name)
+            self._check_name_is_free(name)
             if self.path is None:
                 store = self._backend.open(Path(name), settings, read_only=False)
                 index = StoredIndex(name, store, fitted)
@@ -175,7 +177,7 @@ class Database(DatabaseVerbs):
                     self._open[name] = index
                 return index
             if (self.path / name).exists():
-                raise AlreadyExistsError(f"{self.path / name} is in the way of an index {name!r}; choose another name")
+                raise AlreadyExistsError(f"{self.path / name} exists but is not an index; choose another index name")
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
                 self._backend.create(new, settings)
@@ -195,12 +197,12 @@ class Database(DatabaseVerbs):
         found = self._find_open(name)
         if found is not None:
             return found
-        with self._turn(name):
+        with self._locked(name):
             found = self._find_open(name)
             return self._open_index(name) if found is None else found
 
     def _find_open(self, name: str) -> StoredIndex | None:
-        """Return an index that is open; None if it was closed since, or if the writer has dropped it."""
+        """Return an index if it is open; None if it is not, or if the writer has dropped it."""
         with self._lock:
             self._check_open()
             index = self._open.get(name)
@@ -211,11 +213,11 @@ class Database(DatabaseVerbs):
             return index
 
     def _open_index(self, name: str) -> StoredIndex:
-        """Open an index that is not open, or no longer. Called in the name's turn."""
+        """Open an index that is not open, or was dropped. The caller holds the name's lock."""
         with self._lock:
             before = self._open.get(name)
-        if before is not None and before.closed:  # one that was dropped stays open: who uses it may go on reading
-            before.close()  # waits for another thread that is at it
+        if before is not None and before.closed:  # a dropped index stays open, as readers may still be using it
+            before.close()  # waits for another thread that is closing it
         with self._lock:
             self._forget(name)
         if self.path is None or not (self.path / name).is_dir():
@@ -247,7 +249,7 @@ class Database(DatabaseVerbs):
     @verb
     def drop_index(self, name: str) -> None:
         check_name(name)
-        with self._turn(name):
+        with self._locked(name):
             self._check_writable()
             if name not in self.list_indexes():
                 raise self._not_found(name)
@@ -287,12 +289,12 @@ class Database(DatabaseVerbs):
     def close(self) -> None:
         with self._closing:
             with self._lock:
-                self._closed = True  # so nobody gets a turn any more
-                turns = list(self._turns.values())
-            for turn in turns:
-                with turn:  # wait for what is being opened, made or dropped
+                self._closed = True  # from now on _locked() refuses
+                locks = list(self._name_locks.values())
+            for lock in locks:
+                with lock:  # wait until no index is being opened, created or dropped
                     pass
-            with contextlib.ExitStack() as closing:  # the rest is closed even where one of them fails
+            with contextlib.ExitStack() as closing:  # closes the rest even if one of them fails
                 if self._writer is not None:
                     closing.callback(self._writer.release)
                     self._writer = None
@@ -302,33 +304,36 @@ class Database(DatabaseVerbs):
                     os.close(self._pinned.popitem()[1])
 
     @contextlib.contextmanager
-    def _turn(self, name: str) -> Iterator[None]:
-        """Let one thread at a time open, make or drop the index of a name."""
+    def _locked(self, name: str) -> Iterator[None]:
+        """Hold the lock of an index name, under which the index is opened, created or dropped."""
         with self._lock:
             self._check_open()
-            turn = self._turns.setdefault(name, threading.RLock())
-        with turn:
+            lock = self._name_locks.setdefault(name, threading.RLock())
+        with lock:
             self._check_open()
             yield
 
     def _not_found(self, name: str) -> NotFoundError:
         return NotFoundError(f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}")
 
-    def _check_free(self, name: str) -> None:
+    def _check_name_is_free(self, name: str) -> None:
         if name in self.list_indexes():
-            raise AlreadyExistsError(f"there is an index {name!r} already, with {self.index(name).settings}")
+            raise AlreadyExistsError(f"the index {name!r} already exists, with {self.index(name).settings}")
 
-    def _same_encoder(
+    def _matching_encoder(
         self, name: str, encoder: Kind | Encoder | None, bits: int | None, dim: int | None
     ) -> Encoder | None:
-        """Return the encoder of an index that exists, if it is what a new one would be. Called in the name's turn."""
+        """Return the encoder of an existing index if it has the requested kind, bits and dim.
+
+        The caller holds the name's lock.
+        """
         found = self.index(name).encoder if name in self.list_indexes() else None
         if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
             return None
         return found
 
     def _forget(self, name: str) -> None:
-        """Know of an index no more, as if it had never been opened. Called with the lock held."""
+        """Remove an index from the tables of open indexes. The caller holds ``_lock``."""
         self._open.pop(name, None)
         if name in self._pinned:
             os.close(self._pinned.pop(name))
@@ -340,10 +345,10 @@ class Database(DatabaseVerbs):
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
-            raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+            raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
 
 
-def _fitted(
+def _make_encoder(
     encoder: Kind | Encoder | None,
     bits: int | None,
     dim: int | None,
@@ -351,22 +356,28 @@ def _fitted(
     seed: int,
     centre: bool | None,
 ) -> Encoder | None:
-    """Return the encoder that a new index is to have."""
+    """Return the encoder for a new index, fitting it if necessary."""
     if encoder is None:
         if dim is not None or train is not None or centre is not None:
-            raise InvalidArgumentError("dim, train or centre without an encoder; say which: 'sign', 'lsh' or 'itq'")
+            raise InvalidArgumentError(
+                "dim, train or centre without an encoder; choose one: encoder='sign', 'lsh' or 'itq'"
+            )
         return None
     if not isinstance(encoder, Encoder):
         return fit(encoder, train, bits=bits, dim=dim, seed=seed, centre=centre)
     if train is not None or centre is not None:
-        raise InvalidArgumentError(f"train or centre with {encoder!r}, which is fitted already; leave them out")
+        raise InvalidArgumentError(f"train or centre with {encoder!r}, which is already fitted; leave them out")
     if bits not in (None, encoder.bits) or dim not in (None, encoder.dim):
-        raise InvalidArgumentError(f"bits = {bits}, dim = {dim} with {encoder!r}; leave them out, the encoder tells")
+        raise InvalidArgumentError(f"bits = {bits}, dim = {dim} do not match {encoder!r}; leave them out")
     return encoder
 
 
 def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
-    """Copy a backup, or any database that is not being written, to a new directory, after checking every byte of it."""
+    """Copy a backup, or any database that nobody is writing to, to a new directory.
+
+    Every byte of the source is verified first. If an index is damaged, nothing is copied and :class:`StorageError` is
+    raised. ``progress`` is called from time to time with the fraction verified, 0.0 to 1.0.
+    """
     with open_database(source, mode="r") as database:
         check_target(Path(target), database.path)
         for name, report in database.verify(progress).items():

@@ -1,12 +1,12 @@
-"""The directory of a database: its mark, the lock of its writer, and what a crash leaves in it.
+"""The directory of a database: its marker file, its writer lock, and cleaning up after a crash.
 
 ::
 
-    data/whamming.json      says that the directory is ours, its format, and the kind of store
-    data/writer.lock        held by the process that writes
+    data/whamming.json      marks the directory as a database; records its format and its kind of store
+    data/writer.lock        locked by the process that writes
     data/docs/              the index "docs"
-    data/.docs.*.new        an index that is being made, or was when the process died
-    data/.docs.*.dropped    an index that is being removed, or was
+    data/.docs.*.new        an index that is being created, or a leftover of a crash
+    data/.docs.*.dropped    an index that is being removed, or a leftover of a crash
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ Mode = Literal["w", "r"]
 
 
 def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
-    """Check that a directory is ours, or make it; returns the kind of store that it has."""
+    """Check that a directory is a database, or create it. Returns its kind of store."""
     mark = path / MARK
     try:
         if mark.exists():
             return _read_mark(mark, store)
         if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
-            raise FormatError(f"{path} is not a Whamming database: it has no {MARK}; give an empty or a new directory")
+            raise FormatError(f"{path} is not a Whamming database: it has no {MARK}; give a new or empty directory")
         if mode == "r" or not create:
-            raise NotFoundError(f"there is no database at {path}; open it with mode='w' to make one")
-        kept_in = store or DEFAULT_STORE
-        if not backend(kept_in).persistent:
-            raise InvalidArgumentError(f"store = {kept_in!r} keeps nothing in {path}; open ':memory:' instead")
+            raise NotFoundError(f"there is no database at {path}; open it with mode='w' to create one")
+        store_kind = store or DEFAULT_STORE
+        if not backend(store_kind).persistent:
+            raise InvalidArgumentError(f"store = {store_kind!r} cannot keep data in {path}; open ':memory:' instead")
         path.mkdir(parents=True, exist_ok=True)
-        _write_mark(mark, kept_in)
+        _write_mark(mark, store_kind)
     except OSError as error:
         raise from_system(error, path) from error
-    return kept_in
+    return store_kind
 
 
 def _read_mark(mark: Path, store: str | None) -> str:
@@ -68,24 +68,24 @@ def _read_mark(mark: Path, store: str | None) -> str:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
-        raise FormatError(f"{mark} does not say what format the database has; restore it from a backup")
+        raise FormatError(f"{mark} does not name the format of the database; restore it from a backup")
     if values["format"] > FORMAT:
         raise FormatError(f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming")
     if values["format"] < FORMAT:
         raise FormatError(
             f"{path} has format {values['format']}; this version reads {FORMAT}: import its items into a new database"
         )
-    kept_in = str(values.get("store", DEFAULT_STORE))
-    if store not in (None, kept_in):
-        raise FormatError(f"{path} is kept in the store {kept_in!r}, not {store!r}; leave the store out")
-    return kept_in
+    store_kind = str(values.get("store", DEFAULT_STORE))
+    if store not in (None, store_kind):
+        raise FormatError(f"{path} uses the store {store_kind!r}, not {store!r}; leave the store out")
+    return store_kind
 
 
 def _is_foreign(path: Path) -> bool:
-    """Return whether something in a directory without a mark is not ours.
+    """Return whether a file in a directory without a marker belongs to something else than a database.
 
-    Ours is what a crash, or another process that opens the directory right now, leaves there. A new file system begins
-    with ``lost+found``.
+    An unfinished marker file is ours: a crash left it, or another process is opening the directory right now. A new
+    file system has a ``lost+found``.
     """
     return not path.name.startswith(f".{MARK}.") and path.name != "lost+found"
 
@@ -102,23 +102,23 @@ def _write_mark(mark: Path, store: str) -> None:
         raise
     try:
         part.rename(mark)
-    except FileNotFoundError:  # another process has opened the database meanwhile, and cleaned up
+    except FileNotFoundError:  # another process opened the database at the same time and cleaned up
         if not mark.exists():
             raise
     sync(mark.parent)
-    with contextlib.suppress(PermissionError):  # a parent that we may enter but not read
+    with contextlib.suppress(PermissionError):  # a parent directory that we may enter but not read
         sync(mark.parent.parent)
 
 
 class WriterLock:
-    """The right to write to a directory, for one handle of one process at a time."""
+    """The right to write to a database, held by one Database object of one process at a time."""
 
     _held: Final[set[tuple[int, int, int]]] = set()
-    """The process, device and inode of each lock that this process holds."""
+    """Process id, device and inode of each lock that this process holds."""
     _guard: Final = threading.Lock()
 
     def __init__(self, directory: Path, wait: float) -> None:
-        """Take the lock; raises :class:`WriterBusyError` if it is not free within ``wait`` seconds."""
+        """Take the lock. Raises :class:`WriterBusyError` if it is not free within ``wait`` seconds."""
         path = directory / _LOCK
         try:
             self._handle = self._take(path, wait)
@@ -135,17 +135,17 @@ class WriterLock:
         end = time.monotonic() + wait
         while (handle := try_lock(path, "ab")) is None:
             if time.monotonic() >= end:
-                raise WriterBusyError(self._who(path))
+                raise WriterBusyError(self._busy_message(path))
             time.sleep(0.02)
         return handle
 
-    def _who(self, path: Path) -> str:
+    def _busy_message(self, path: Path) -> str:
         with self._guard:
             ours = _identity(path.stat()) in self._held
         if ours:
             return (
-                f"this process has {path.parent} open for writing already; use that database, close it first, or open "
-                "another with mode='r'"
+                f"this process already has {path.parent} open for writing; use that Database object, close it first, "
+                "or open another one with mode='r'"
             )
         return (
             f"another process is writing to {path.parent}; wait for it (wait=seconds), stop it, or open the database "
@@ -153,7 +153,6 @@ class WriterLock:
         )
 
     def release(self) -> None:
-        """Let others write."""
         with self._guard:
             self._held.discard(self._key)
         unlock(self._handle)
@@ -164,7 +163,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def clean_up(path: Path) -> None:
-    """Remove what an index that was being made or dropped left behind when the process died."""
+    """Remove the leftovers of indexes that were being created or dropped when a process died."""
     for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -173,7 +172,7 @@ def clean_up(path: Path) -> None:
 
 
 def is_at(directory: int, path: Path) -> bool:
-    """Return whether an open directory is still at a path."""
+    """Return whether an open directory still has this path."""
     try:
         return os.path.samestat(os.fstat(directory), path.stat())
     except FileNotFoundError:

@@ -1,19 +1,20 @@
-"""Ranking hits again by the vectors that an index keeps.
+"""Re-ranking hits by the vectors that an index keeps.
 
-Two ways, by what is guaranteed:
+There are two ways, with different guarantees.
 
-*a factor*: the k x factor items that are nearest by their codes are ranked by the metric. Exact among these; an item
-that is near by the metric but not among the k x factor nearest by its code is missed.
+*By a factor*: the k x factor items that are nearest by their codes are ranked by the metric. The result is exact among
+these items. An item that is near by the metric but not among the k x factor nearest by its code is missed.
 
-*exact*: the answer is that of comparing the query with every kept vector. For ``l2`` only, by a bound: where a code's
-bit differs from the query's own, their projections lie on different sides of zero, at least ``|p_i(q)|`` apart. So,
-with costs ``p_i(q)²`` for each such bit and s the largest factor by which the encoder's matrix stretches a vector,
+*Exact*: the result is the same as comparing the query with every kept vector. It works for ``l2`` only, by this bound:
+if a bit of a code differs from the query's bit, the two projections lie on different sides of zero, at least
+``|p_i(q)|`` apart. Let each such bit cost ``p_i(q)²``, and let s be the largest factor by which the encoder's matrix
+stretches a vector. Then
 
     distance by code  <=  |p(q) - p(x)|²  <=  s² |q - x|²
 
-and a hit is proven once its distance is less than what the search's lower bound leaves for all others. How soon that is
-depends on the data: soon where neighbours are much nearer than the rest, as near-duplicates are; else after many
-items, or all.
+A hit is proven once its distance is below the bound for all remaining items. How soon that happens depends on the data.
+It is soon if the neighbours are much nearer than the rest, as near-duplicates are. Otherwise it takes many items, or
+all of them.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import measure
 
 Rerank = int | Literal["exact"]
-"""How hits are ranked again by the kept vectors: of k times so many that are nearest by their codes, or of all."""
+"""How hits are re-ranked by the kept vectors: the nearest ``k * rerank`` items by code, or ``"exact"``."""
 
-MOST_FACTOR: Final = 1_000_000
-_FIRST: Final = 64
-_MOST: Final = 8192
-"""Items that are looked at at a time."""
+MAX_FACTOR: Final = 1_000_000
+_FIRST_CHUNK: Final = 64
+_MAX_CHUNK: Final = 8192
+"""How many items are fetched from the cursor at a time: at first, and at most."""
 _SLACK: Final = 2.0**-40
-"""More than what rounding can make of the costs, the projections and the distances, as a share of their size."""
+"""A relative error that exceeds the rounding errors of the costs, the projections and the distances."""
 
 
 def read_queries(
     settings: IndexSettings, vectors: ArrayLike | None, rerank: Rerank, form: Form | None
 ) -> tuple[NDArray[np.float32], int | None]:
-    """Return the queries' vectors and the factor, None for ``"exact"``, or say what is wrong with either."""
+    """Return the query vectors and the factor (None for ``"exact"``). Raises InvalidArgumentError."""
     assert vectors is not None
     rows, _ = as_vectors(vectors, settings.dim)
     queries = np.empty(rows.shape, dtype=np.float32)
@@ -59,25 +60,25 @@ def read_queries(
     if rerank == "exact":
         if settings.metric != "l2":
             raise InvalidArgumentError(
-                f"rerank = 'exact' with the metric {settings.metric!r}; only for 'l2' do codes bound distances: scale "
-                "vectors to length 1, where both give the same order, or rank k x a number"
+                f"rerank = 'exact' with metric = {settings.metric!r}; it works with 'l2' only: use a number, or "
+                "an index of vectors scaled to length 1 with metric 'l2', which orders them the same way"
             )
         if form is not None:
-            raise InvalidArgumentError(f"rerank = 'exact' with costs = {form!r}; it has costs of its own")
+            raise InvalidArgumentError(f"rerank = 'exact' with costs = {form!r}; leave costs out, it computes its own")
         return queries, None
     return queries, check_factor(rerank)
 
 
 def check_factor(rerank: int) -> int:
-    """Return how many times k items are ranked again."""
+    """Return the re-ranking factor if it is valid. Raises InvalidArgumentError."""
     factor = as_whole("rerank", rerank)
-    if not 1 <= factor <= MOST_FACTOR:
-        raise InvalidArgumentError(f"rerank = {factor}; it must be 1 to {MOST_FACTOR}, or 'exact'")
+    if not 1 <= factor <= MAX_FACTOR:
+        raise InvalidArgumentError(f"rerank = {factor}; it must be 1 to {MAX_FACTOR}, or 'exact'")
     return factor
 
 
 def check_k(k: int) -> int:
-    """Return how many hits are wanted."""
+    """Return k if it is valid. Raises InvalidArgumentError."""
     count = as_whole("k", k)
     if not 0 <= count < 2**31:
         raise InvalidArgumentError(f"k = {count}; it must be 0 to {2**31 - 1}")
@@ -85,10 +86,10 @@ def check_k(k: int) -> int:
 
 
 class Bound:
-    """What the lower bound on costs says of the distance of a vector to the query, both in the Euclidean metric."""
+    """Turns a lower bound on the cost of a code into one on the Euclidean distance of its vector to the query."""
 
     def __init__(self, encoder: Encoder, query: NDArray[np.float32]) -> None:
-        """Take a query ``[dim]``."""
+        """``query`` is one vector, ``[dim]``."""
         projected = encoder.project(query)
         apart = np.square(projected)
         ones = projected > 0
@@ -97,12 +98,12 @@ class Bound:
         self._stretch = encoder.stretch
 
     def __call__(self, bound: float) -> float:
-        """Return how near a vector can be whose code costs at least ``bound``."""
+        """Return the least distance of a vector whose code costs at least ``bound``."""
         return math.sqrt(max(0.0, bound - self._slack)) / self._stretch * (1 - _SLACK)
 
 
 class Reranked:
-    """A search whose hits come in order of (distance by the metric, id). One thread at a time may use it."""
+    """A search whose hits are in order of (distance by the metric, id). One thread at a time may use it."""
 
     def __init__(
         self,
@@ -114,20 +115,20 @@ class Reranked:
         bound: Bound | None = None,
         payloads: Payloads | None = None,
     ) -> None:
-        """Rank all hits of a cursor; or those of one without end, for as long as the bound asks for more."""
+        """Without a ``bound``, rank all hits of the cursor. With one, fetch hits until the bound proves the result."""
         self._snapshot = snapshot
         self._query = query
         self._cursor = cursor
         self._payloads = payloads
         self._left = k
         self._bound = bound
-        self._chunk = _FIRST
+        self._chunk = _FIRST_CHUNK
         self._seen = 0
         self._ranked: list[tuple[float, int]] = []  # a heap
-        self._beyond = -math.inf  # no item that is not among them, and may yet be, is nearer
+        self._beyond = -math.inf  # a lower bound on the distances of all items that were not fetched yet
 
     def __next__(self) -> Hit:
-        """Return the next hit, as soon as it is certain."""
+        """Return the next hit, as soon as it is proven."""
         ids, distances = self.next(1)
         if len(ids) == 0:
             raise StopIteration
@@ -137,9 +138,9 @@ class Reranked:
     def next(
         self, n: int, *, budget: Budget | None = None, eager: bool = False
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer where no more exist or the budget ran out.
+        """Return the ids and distances of the next ``n`` hits; fewer if no more exist or the budget ran out.
 
-        ``eager``: return as soon as at least one is certain.
+        ``eager``: return as soon as at least one hit is proven.
         """
         hits: list[tuple[float, int]] = []
         while len(hits) < n and self._left and (self._certain if eager and hits else self._advance(budget)):
@@ -148,10 +149,10 @@ class Reranked:
         return np.array([i for _, i in hits], dtype=np.uint64), np.array([d for d, _ in hits], dtype=np.float64)
 
     def _advance(self, budget: Budget | None) -> bool:
-        """Look at more items until the first of those ranked is certain; tells whether one is."""
+        """Fetch items until the nearest one is proven; returns whether it is."""
         while self._beyond < math.inf and not self._certain:
             ids, _ = self._cursor.next(self._chunk, budget=budget)
-            self._chunk = min(2 * self._chunk, _MOST)
+            self._chunk = min(2 * self._chunk, _MAX_CHUNK)
             self._seen += len(ids)
             vectors = self._snapshot.vectors(ids)
             for hit in zip(
@@ -172,19 +173,19 @@ class Reranked:
 
     @property
     def exact(self) -> bool:
-        """Hits are those of comparing the query with every vector: by the bound, or because each was looked at."""
+        """Whether the hits are the same as if the query had been compared with every vector."""
         return self._bound is not None or self._seen == len(self._snapshot)
 
     @property
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; minus infinity where nothing is known of the others."""
+        """A lower bound on the distances of all items not returned yet; minus infinity if nothing is known of them."""
         if not self.exact:
             return -math.inf
         return min(self._ranked[0][0], self._beyond) if self._ranked else self._beyond
 
     @property
     def exhausted(self) -> bool:
-        """Every hit that there is has been handed out."""
+        """Whether all hits have been returned."""
         return self._left == 0 or (self._beyond == math.inf and not self._ranked)
 
     @property
@@ -195,26 +196,26 @@ class Reranked:
         return "more" if self._certain else self._cursor.stop
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the best ``n`` hits that are known but not certain."""
+        """Return the best ``n`` hits found so far that are not proven."""
         best = heapq.nsmallest(min(n, self._left), self._ranked)
         return np.array([i for _, i in best], dtype=np.uint64), np.array([d for d, _ in best], dtype=np.float64)
 
     def cancel(self) -> None:
-        """Make the running or next :meth:`next` stop soon. May be called from any thread."""
+        """Make a running or the next :meth:`next` stop soon. Any thread may call this."""
         self._cursor.cancel()
 
     @property
     def stats(self) -> Stats:
-        """What the search by codes has cost so far."""
+        """Counters of the work done by the search by codes so far."""
         return self._cursor.stats
 
     def close(self) -> None:
-        """Free what the search holds. Closing twice is fine."""
+        """Free the resources of the search. Closing twice is allowed."""
         self._cursor.close()
 
 
 def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer, k: int) -> Answer:
-    """Return the ``k`` hits of each query that are nearest by the metric, of those that were found by their codes."""
+    """Return the ``k`` nearest hits of each query by the metric, among those found by their codes."""
     hits = []
     for row, (query, count) in enumerate(zip(queries, found.counts.tolist(), strict=True)):
         ids = found.ids[row, :count]
@@ -225,7 +226,7 @@ def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer
 
 
 def search_exactly(snapshot: Snapshot, encoder: Encoder, queries: NDArray[np.float32], k: int, plan: Plan) -> Answer:
-    """Return the ``k`` nearest of each query by the metric, all of them proven."""
+    """Return the ``k`` nearest items of each query by the metric, all proven."""
     hits, stats = [], []
     for query in queries:
         bound = Bound(encoder, query)

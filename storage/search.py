@@ -1,4 +1,4 @@
-"""A search under way, as users see it."""
+"""A running search of a database in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whamming.storage.verbs import SearchVerbs, verb
 
 
 class SearchCursor(Protocol):
-    """Where a search's hits come from."""
+    """The source of a search's hits: an engine cursor, or a re-ranked one."""
 
     def __next__(self) -> Hit:
         """Return the next hit."""
@@ -26,27 +26,26 @@ class SearchCursor(Protocol):
 
     @property
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this."""
+        """A lower bound on the distances of all items not returned yet."""
 
     @property
     def stats(self) -> Stats:
-        """What it has cost so far."""
+        """Counters of the work done so far."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the resources of the search."""
 
 
 class Search(SearchVerbs):
-    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
+    """A search: an iterator of hits. Use it in a ``with`` block, or let it go out of scope."""
 
     def __init__(self, snapshot: Snapshot, cursor: SearchCursor) -> None:
-        """Start; prefer :meth:`StoredIndex.search`."""
+        """Prefer :meth:`StoredIndex.search`."""
         self._snapshot = snapshot
         self._cursor = cursor
         self._closed = False
 
     def __repr__(self) -> str:
-        """Describe the search in a line."""
         state = "closed" if self._closed else f"lower bound {self.lower_bound:g}"
         return f"Search(of {counted(len(self._snapshot), 'item')}, {state})"
 

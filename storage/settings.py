@@ -1,4 +1,4 @@
-"""What an index is, for as long as it lives."""
+"""The settings of an index, which are fixed when it is created."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ KeptVectors = Literal["float16", "int8"]
 Metric = Literal["l2", "cosine", "inner"]
 
 MAX_PAYLOAD = 65_536
-"""Bytes."""
+"""The size limit of a payload in bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1), axis=1, bitorder="little")[:, 0]
 
 
 def is_name(name: str) -> bool:
-    """Tell whether an index may have a name: 1 to 128 letters, digits, ``.``, ``_`` and ``-``, no sign first."""
+    """Return whether a name is valid: 1 to 128 letters, digits, ``.``, ``_`` and ``-``, not starting with a sign."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
-    """Return a name that an index may have."""
+    """Return the name if it is a valid index name. Raises InvalidArgumentError."""
     if not is_name(name):
         raise InvalidArgumentError(
             f"index name {name!r}; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
@@ -41,30 +41,30 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Fixed when the index is created."""
+    """The settings of an index."""
 
     bits: int
     """Length of the codes, 1 to 4096."""
     bit_order: BitOrder = "little"
-    """Of codes going in and out. ``little``: bit i is byte ``i >> 3``, mask ``1 << (i & 7)``; ``big``: mask
-    ``128 >> (i & 7)``, which is what ``np.packbits`` writes by default. Weights always go by bit number."""
+    """The bit order of codes that go in and out. ``little``: bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. ``big``:
+    mask ``128 >> (i & 7)``, which is what ``np.packbits`` writes by default. Weights are always in order of i."""
     tables: Tables = "single"
-    """Of sealed segments: ``single``, ``multi`` or ``none``; see :meth:`whamming.native.Index.build`."""
+    """Hash tables of sealed segments: ``single``, ``multi`` or ``none``; see :meth:`whamming.native.Index.build`."""
     buckets: Buckets = "compact"
-    """``compact``, or ``fast``: larger, and faster to probe."""
+    """``compact``, or ``fast``: faster to probe but larger."""
     durability: Durability = "fsync"
-    """Of writes that do not say. ``fsync``: on disk when the write returns; ``async``: soon after."""
+    """The default for writes. ``fsync``: on disk when the write returns. ``async``: on disk shortly afterwards."""
     dim: int | None = None
-    """Components of the vectors that the index's encoder takes; None: it has no encoder, codes are made elsewhere."""
+    """Number of components of the vectors that the encoder takes; None if the index has no encoder and takes codes."""
     encoder: str | None = None
-    """The encoder's fingerprint."""
+    """The encoder's fingerprint; None if the index has no encoder."""
     keep_vectors: KeptVectors | None = None
-    """How the vectors that items were made from are kept, to rank hits again by; None: they are not."""
+    """The format in which vectors are kept for re-ranking; None if they are not kept."""
     metric: Metric = "l2"
-    """By which hits are ranked again."""
+    """The metric that re-ranking uses."""
 
     def __post_init__(self) -> None:
-        """Refuse what no index can be."""
+        """Check the values. Raises InvalidArgumentError."""
         object.__setattr__(self, "bits", as_whole("bits", self.bits))
         check_bits(self.bits)
         for name, choices in (("bit_order", BitOrder), ("tables", Tables), ("buckets", Buckets)):
@@ -73,44 +73,44 @@ class IndexSettings:
         check_choice("metric", self.metric, get_args(Metric))
         if (self.dim is None) != (self.encoder is None):
             raise InvalidArgumentError(
-                f"dim = {self.dim} with the encoder {self.encoder}; an index has both or neither"
+                f"dim = {self.dim} with encoder = {self.encoder!r}; an index has both or neither"
             )
         if self.keep_vectors is not None:
             check_choice("keep_vectors", self.keep_vectors, get_args(KeptVectors))
             if self.dim is None:
                 raise InvalidArgumentError(
-                    f"keep_vectors = {self.keep_vectors!r} without an encoder; it is vectors that an encoder takes"
+                    f"keep_vectors = {self.keep_vectors!r} without an encoder; codes alone have no vectors to keep"
                 )
         elif self.metric != "l2":
-            raise InvalidArgumentError(f"metric = {self.metric!r} without keep_vectors; it is for ranking hits by them")
+            raise InvalidArgumentError(f"metric = {self.metric!r} without keep_vectors; only re-ranking uses a metric")
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of a packed code."""
+        """Size of a packed code in bytes."""
         return (self.bits + 7) // 8
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of an item's kept vector; 0: the index keeps none. See :mod:`whamming.storage.vectors.kept`."""
+        """Size of a kept vector in bytes; 0 if the index keeps none. See :mod:`whamming.storage.vectors.kept`."""
         if self.keep_vectors is None or self.dim is None:
             return 0
         return 2 * self.dim if self.keep_vectors == "float16" else 4 + self.dim
 
     def to_engine(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Turn codes in the index's bit order into the engine's."""
+        """Convert codes from the index's bit order to the engine's."""
         return codes if self.bit_order == "little" else _REVERSED[codes]
 
     from_engine = to_engine
-    """The other way round: reversing the bits of each byte is its own inverse."""
+    """The inverse: reversing the bits of each byte twice changes nothing."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; of an index without an encoder, as before there were any."""
+        """Return the settings as a dict. Without an encoder it has no keys about vectors, as in older files."""
         about_vectors = ("dim", "encoder", "keep_vectors", "metric")
         return {key: value for key, value in asdict(self).items() if self.dim is not None or key not in about_vectors}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> IndexSettings:
-        """Read what :meth:`to_json` gave; keys that this version does not know are refused."""
+        """Read the result of :meth:`to_json`. Raises InvalidArgumentError for unknown keys."""
         unknown = set(values) - {field.name for field in fields(cls)}
         if unknown:
             raise InvalidArgumentError(f"unknown index settings: {', '.join(sorted(unknown))}")
@@ -118,6 +118,6 @@ class IndexSettings:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the choices."""
+    """Raise InvalidArgumentError if the value is not one of the choices."""
     if value not in choices:
-        raise InvalidArgumentError(f"{name} = {value!r}; choose one of {choices}")
+        raise InvalidArgumentError(f"{name} = {value!r}; choose one of {', '.join(map(repr, choices))}")

@@ -1,16 +1,16 @@
-"""What storage refuses, and why.
+"""The exceptions that storage raises.
 
 ::
 
     WhammingError
     └── StorageError
-        ├── NotFoundError (also a KeyError)      no index of that name
-        ├── AlreadyExistsError                   an index of that name, or something in the way
-        ├── ReadOnlyError                        a write to a database that was opened for reading, or to a backup
+        ├── NotFoundError (also a KeyError)      there is no index of that name
+        ├── AlreadyExistsError                   an index of that name exists, or the target path does
+        ├── ReadOnlyError                        a write to a database that was opened read-only, or to a backup
         ├── WriterBusyError                      another process has the database open for writing
-        ├── FormatError                          not a Whamming database, or of a newer version
-        ├── CorruptStoreError                    files that contradict themselves
-        ├── StorageFullError                     no room for a write; nothing was lost
+        ├── FormatError                          not a Whamming database, or written by another version
+        ├── CorruptStoreError                    damaged files
+        ├── StorageFullError                     no space for a write; nothing was lost
         └── ClosedError                          used after close()
 """
 
@@ -23,11 +23,11 @@ from typing import Final
 from whamming.native import WhammingError
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says of a full disk, a full quota, and a file as long as this process may make one."""
+"""Error codes of a full disk, an exceeded quota, and an exceeded limit on the size of a file."""
 
 
 class StorageError(WhammingError):
-    """The root of what storage raises on purpose, beside the engine's InvalidArgumentError."""
+    """The base class of storage's errors. Invalid arguments raise the engine's InvalidArgumentError instead."""
 
 
 class NotFoundError(StorageError, KeyError):
@@ -39,11 +39,11 @@ class NotFoundError(StorageError, KeyError):
 
 
 class AlreadyExistsError(StorageError):
-    """An index of that name exists, or the target is not empty."""
+    """An index of that name exists, or the target path does."""
 
 
 class ReadOnlyError(StorageError):
-    """A write where only reading is possible."""
+    """A write to something that was opened read-only."""
 
 
 class WriterBusyError(StorageError):
@@ -51,24 +51,24 @@ class WriterBusyError(StorageError):
 
 
 class FormatError(StorageError):
-    """A directory or file that is not ours, or that a newer version wrote."""
+    """A directory or file that is not a Whamming database, or that another version wrote."""
 
 
 class CorruptStoreError(StorageError):
-    """Files that contradict themselves. Restore a backup."""
+    """The files are damaged. Restore a backup."""
 
 
 class StorageFullError(StorageError):
-    """There was no room for a write. What was acknowledged before is safe, and reading goes on."""
+    """There was no space for a write. Earlier writes are safe, and the index can still be read."""
 
 
 class ClosedError(StorageError):
-    """The database or index was closed."""
+    """The database, index or search was closed."""
 
 
 def from_system(error: OSError, path: Path) -> StorageError:
-    """Return what an error of the operating system is to our users."""
+    """Convert an operating system error to the storage error that users see."""
     reason = error.strerror or error
     if error.errno in NO_ROOM:
-        return StorageFullError(f"no room to write to {path}: {reason}; free some space, then write again")
+        return StorageFullError(f"no space to write to {path}: {reason}; free some space, then write again")
     return StorageError(f"{path} cannot be used: {reason}")

@@ -1,4 +1,4 @@
-"""One index of a database, as users see it: writing, reading, searching."""
+"""An index of a database in this process: writing, reading and searching."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
 from whamming.storage.verbs import IndexVerbs, verb
 
 ENCODER_FILE: Final = "encoder"
-"""In the directory of an index."""
+"""The encoder's file in the directory of an index."""
 
 
 class StoredIndex(IndexVerbs):
-    """One index of a database. Any number of threads may use it at once."""
+    """An index of a database. Any number of threads may use it at once."""
 
     def __init__(self, name: str, store: Store, encoder: Encoder | None = None) -> None:
-        """Wrap a store; prefer :meth:`Database.index`."""
+        """Prefer :meth:`Database.index`."""
         self.name = name
         self.store = store
         self._encoder = encoder
         self._directory: Path | None = None
         self.closed = False
-        """:meth:`close` was called."""
+        """Whether :meth:`close` was called."""
         self._closing = threading.Lock()
 
     @classmethod
     def at(cls, directory: Path, store: Store) -> StoredIndex:
-        """Wrap a store that is kept in a directory, with the encoder that is kept there. Raises CorruptStoreError."""
+        """Wrap a store that is kept in a directory, together with its encoder. Raises CorruptStoreError."""
         index = cls(directory.name, store, _read_encoder(directory, store.settings)[0])
         index._directory = directory
         return index
@@ -79,7 +79,6 @@ class StoredIndex(IndexVerbs):
         return len(self)
 
     def __repr__(self) -> str:
-        """Describe the index in a line."""
         return f"StoredIndex({self.name!r}, {self.settings.bits} bits{', closed' if self.closed else ''})"
 
     @verb
@@ -106,10 +105,10 @@ class StoredIndex(IndexVerbs):
     ) -> WriteBatch:
         if vectors is None:
             if codes is None and np.size(ids):
-                raise InvalidArgumentError("items without codes; give codes, or vectors where the index has an encoder")
+                raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
             return WriteBatch.of(self.settings, ids, codes, payloads, deletes)
         if codes is not None:
-            raise InvalidArgumentError("both codes and vectors; give one of them, the encoder makes the other")
+            raise InvalidArgumentError("both codes and vectors; give only one of them")
         encoder, settings = self._need_encoder(), self.settings
         rows, _ = as_vectors(vectors, encoder.dim)
         kept = None
@@ -161,10 +160,12 @@ class StoredIndex(IndexVerbs):
         rerank: Rerank | None = None,
     ) -> Search:
         if rerank is not None:
-            return self._search_again(vector, costs, k, plan, payloads, rerank, (code, weights, table, radius, after))
+            return self._search_reranked(
+                vector, costs, k, plan, payloads, rerank, (code, weights, table, radius, after)
+            )
         made = self._costs(code, weights, table, vector, costs)
         if not made.single:
-            raise InvalidArgumentError(f"search takes one query, these are {len(made)}; use search_batch")
+            raise InvalidArgumentError(f"search takes one query, not {len(made)}; use search_batch")
         snapshot = self.snapshot()
         fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=after, payloads=fetch))
@@ -193,7 +194,9 @@ class StoredIndex(IndexVerbs):
         snapshot, count = self.snapshot(), check_k(k)
         if factor is None:
             if budget is not None:
-                raise InvalidArgumentError("a budget with rerank = 'exact'; iterate search(), which takes one per call")
+                raise InvalidArgumentError(
+                    "a budget with rerank = 'exact'; use search() instead and give a budget to next()"
+                )
             return search_exactly(snapshot, encoder, queries, count, plan)
         nearest = min(count * factor, len(snapshot))
         made = encoder.costs(queries, costs)
@@ -210,13 +213,13 @@ class StoredIndex(IndexVerbs):
     ) -> Costs:
         if vector is None:
             if form is not None:
-                raise InvalidArgumentError(f"costs = {form!r} without a vector; they are what is made of one")
+                raise InvalidArgumentError(f"costs = {form!r} without a vector; costs are computed from a vector")
             return make_costs(self.settings, code, weights, table)
         if code is not None or table is not None:
-            raise InvalidArgumentError("a vector beside a code or a cost table; give one of them")
+            raise InvalidArgumentError("a vector together with a code or a cost table; give only one of them")
         return self._need_encoder().costs(vector, form, weights=weights)
 
-    def _search_again(
+    def _search_reranked(
         self,
         vector: ArrayLike | None,
         form: Form | None,
@@ -229,7 +232,7 @@ class StoredIndex(IndexVerbs):
         encoder = self._check_rerank(vector, others)
         queries, factor = read_queries(self.settings, vector, rerank, form)
         if len(queries) != 1:
-            raise InvalidArgumentError(f"search takes one query, these are {len(queries)}; use search_batch")
+            raise InvalidArgumentError(f"search takes one query, not {len(queries)}; use search_batch")
         query, snapshot = queries[0], self.snapshot()
         wanted = len(snapshot) if k is None else check_k(k)
         fetch = snapshot.payloads if check_flag("payloads", payloads) else None
@@ -238,7 +241,7 @@ class StoredIndex(IndexVerbs):
             bound = Bound(encoder, query)
             cursor = snapshot.view.cursor(bound.costs, plan=plan)
         elif k is None:
-            raise InvalidArgumentError(f"rerank = {factor} without k; k x {factor} items are ranked: say how many hits")
+            raise InvalidArgumentError(f"rerank = {factor} without k; give k, as k x {factor} items are re-ranked")
         else:
             cursor = snapshot.view.cursor(encoder.costs(query, form), wanted * factor, plan=plan)
         return Search(snapshot, Reranked(snapshot, query, cursor, k=wanted, bound=bound, payloads=fetch))
@@ -246,19 +249,20 @@ class StoredIndex(IndexVerbs):
     def _check_rerank(self, vectors: ArrayLike | None, others: tuple[object, ...]) -> Encoder:
         if vectors is None or any(other is not None for other in others):
             raise InvalidArgumentError(
-                "rerank goes with a vector, costs and k; leave code, weights, table, radius, after"
+                "rerank works with a vector, costs and k only; leave out code, weights, table, radius and after"
             )
         if self.settings.keep_vectors is None:
             raise InvalidArgumentError(
-                f"rerank, but the index {self.name!r} keeps no vectors; create it with keep_vectors='float16' or 'int8'"
+                f"the index {self.name!r} keeps no vectors to re-rank by; create it with "
+                "keep_vectors='float16' or 'int8'"
             )
         return self._need_encoder()
 
     def _need_encoder(self) -> Encoder:
         if self.encoder is None:
             raise InvalidArgumentError(
-                f"vectors, but the index {self.name!r} has no encoder; give codes, or create it with encoder='sign', "
-                "'lsh' or 'itq'"
+                f"the index {self.name!r} has no encoder; give codes, or create the index with "
+                "encoder='sign', 'lsh' or 'itq'"
             )
         return self.encoder
 
@@ -303,17 +307,17 @@ class StoredIndex(IndexVerbs):
 
 
 def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:
-    """Return the encoder that is kept beside an index, if its settings say that it has one, and its bytes."""
+    """Return the encoder in the directory of an index and its size in bytes; None and 0 if it has no encoder."""
     if settings.encoder is None:
         return None, 0
     path = directory / ENCODER_FILE
     if not path.exists():
-        raise CorruptStoreError(f"{path} is missing, the encoder of the index; restore a backup")
+        raise CorruptStoreError(f"the encoder file {path} is missing; restore a backup")
     encoder = load_encoder(path)
     if encoder.fingerprint != settings.encoder:
         raise CorruptStoreError(
-            f"{path} is the encoder {encoder.fingerprint}, not {settings.encoder}, which the index was made with; "
-            "restore a backup"
+            f"{path} has the fingerprint {encoder.fingerprint}, but the index was created with the encoder "
+            f"{settings.encoder}; restore a backup"
         )
     return encoder, path.stat().st_size
 
@@ -321,17 +325,19 @@ def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | N
 def make_costs(
     settings: IndexSettings, code: ArrayLike | None, weights: ArrayLike | None, table: ArrayLike | None
 ) -> Costs:
-    """Return a query's or a batch's costs from what the user gave."""
+    """Return the costs of a query, or of a batch of them, from the user's arguments."""
     if table is not None:
         if code is not None or weights is not None:
-            raise InvalidArgumentError("give a cost table, or a code with or without weights, not both")
+            raise InvalidArgumentError("both a cost table and a code or weights; give one or the other")
         return Costs.table(table)
     if code is None:
-        raise InvalidArgumentError("give a query code, or a cost table")
+        raise InvalidArgumentError("no query; give a code or a cost table")
     packed = as_array(code, "query codes")
     single = packed.ndim == 1
     codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
     given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
     if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
-        raise InvalidArgumentError(f"the weights have shape {given.shape}; the index has codes of {settings.bits} bits")
+        raise InvalidArgumentError(
+            f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"
+        )
     return Costs.weights(codes[0] if single else codes, given)

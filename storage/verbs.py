@@ -1,4 +1,4 @@
-"""What can be done with a database, an index and a search: each verb is declared here, once.
+"""The verbs of databases, indexes and searches: names, parameters, defaults and documentation, declared once.
 
 ::
 
@@ -8,8 +8,9 @@
          ├── for asyncio        aio.Database, aio.Index, aio.Search             (whamming.aio; the verbs are awaited)
          └── blocking           RemoteDatabase, RemoteIndex, RemoteSearch       (whamming.blocking)
 
-The classes inherit names, parameters, defaults and documentation from here, and mypy checks that they keep to them.
-``make verbs`` writes the asyncio form of these declarations and the blocking client; run it after a change here.
+The classes implement these protocols and inherit their documentation; mypy checks that the signatures match. After a
+change here, run ``make verbs``: it writes the asyncio form of the declarations and the blocking client. The example of
+a verb continues the example of its class, and ``tests/storage/test_doctests.py`` runs both.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ MethodT = TypeVar("MethodT")
 
 
 def verb(method: MethodT) -> MethodT:
-    """Mark a method that is declared, and documented, in this module."""
+    """Mark a method as an implementation of a verb, which has its docstring in this module."""
     return method
 
 
 class DatabaseVerbs(Protocol):
-    """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once."""
+    """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once.
+
+    >>> import numpy as np, whamming
+    >>> db = whamming.open(":memory:")
+    >>> docs = db.create_index("docs", bits=8)
+    >>> docs.upsert([7, 9], np.uint8([[0b0011], [0b0111]]), [b"seven", b"nine"])
+    """
 
     def __enter__(self) -> Self:
         """Return the database itself."""
@@ -66,95 +73,92 @@ class DatabaseVerbs(Protocol):
         metric: Metric = "l2",
         exist_ok: bool = False,
     ) -> IndexVerbs:
-        """Make an index.
+        """Create an index and return it.
 
         Parameters
         ----------
-        name : 1 to 128 letters, digits, ``.``, ``_`` and ``-``; the first is a letter or a digit.
-        bits : length of the codes, 1 to 4096. May be left out with an encoder.
-        bit_order : of codes going in and out. ``"little"``: bit i is byte ``i >> 3``, mask ``1 << (i & 7)``;
-            ``"big"``: mask ``128 >> (i & 7)``, as ``np.packbits`` writes by default.
+        name : 1 to 128 letters, digits, ``.``, ``_`` and ``-``, starting with a letter or digit.
+        bits : length of the codes, 1 to 4096. May be left out with an encoder that determines it.
+        bit_order : bit order of codes that go in and out. ``"little"``: bit i is byte ``i >> 3``, mask
+            ``1 << (i & 7)``. ``"big"``: mask ``128 >> (i & 7)``, as ``np.packbits`` writes by default.
         tables : hash tables of sealed segments: ``"single"``, ``"multi"`` or ``"none"``.
-        buckets : ``"compact"``, or ``"fast"``: larger, and faster to probe.
-        durability : of writes that do not say. ``"fsync"``: on disk when the write returns; ``"async"``: soon after.
-        encoder : makes codes from vectors: ``"sign"``, ``"lsh"`` or ``"itq"``, fitted now, or one that
-            :func:`whamming.fit_encoder` or :func:`whamming.load_encoder` returned.
-        dim : components of a vector; may be left out with ``train``.
-        train : the sample of vectors that an encoder is fitted to. A server is sent at most 12 MiB of it.
-        seed : of the random choices that fitting makes.
-        centre : subtract the sample's mean from vectors; by default as suits the kind of encoder.
-        keep_vectors : keep vectors with their items, as ``"float16"`` or ``"int8"``, so that a search can re-rank.
-        metric : of re-ranking: ``"l2"``, ``"cosine"`` or ``"inner"``.
-        exist_ok : return the index of that name if it has the same settings and encoder. An encoder that would have to
-            be fitted first is the same if kind, bits and dim are.
+        buckets : ``"compact"``, or ``"fast"``, which is faster to probe but larger.
+        durability : the default for writes. ``"fsync"``: on disk when a write returns; ``"async"``: shortly afterwards.
+        encoder : converts vectors to codes. ``"sign"``, ``"lsh"`` or ``"itq"`` is fitted now; or pass an encoder from
+            :func:`whamming.fit_encoder` or :func:`whamming.load_encoder`.
+        dim : number of components of a vector, 1 to 65,536. May be left out with ``train``.
+        train : sample of vectors ``[n, dim]`` to fit the encoder to; at most 12 MiB if the database is on a server.
+        seed : for the random choices of fitting.
+        centre : whether to subtract the sample's mean from vectors; the default is True if there is a sample.
+        keep_vectors : keep the vectors of items, as ``"float16"`` or ``"int8"``, so that searches can re-rank.
+        metric : metric of re-ranking: ``"l2"``, ``"cosine"`` or ``"inner"``.
+        exist_ok : return the existing index of that name if it has the same settings and encoder. An encoder given by
+            name counts as the same if kind, bits and dim match; it is not fitted again.
 
-        Raises
-        ------
-        AlreadyExistsError : there is an index of that name.
-        InvalidArgumentError : a value is out of range, or two of them contradict each other.
+        Raises AlreadyExistsError if the name is taken, InvalidArgumentError if a value is out of range or two values
+        contradict each other, and ReadOnlyError.
+
+        >>> pictures = db.create_index("pictures", encoder="lsh", dim=512, bits=256, keep_vectors="float16")
+        >>> pictures.settings.bits
+        256
         """
 
     def index(self, name: str) -> IndexVerbs:
-        """Return an index.
+        """Return the index of that name, and open it if necessary. Raises NotFoundError if there is none.
 
-        Raises
-        ------
-        NotFoundError : there is no index of that name.
+        >>> db.index("docs")
+        StoredIndex('docs', 8 bits)
         """
 
     def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted."""
+        """Return the names of all indexes, sorted.
 
-    def drop_index(self, name: str) -> None:
-        """Remove an index with all its items. Searches that are under way finish.
-
-        Raises
-        ------
-        NotFoundError : there is no index of that name.
+        >>> db.list_indexes()
+        ['docs']
         """
 
+    def drop_index(self, name: str) -> None:
+        """Remove the index of that name and all its items. Running searches finish. Raises NotFoundError."""
+
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
-        """Check every byte of every index against its checksum. Not available over the network yet.
+        """Verify every byte of every index against its checksum. Not available over the network yet.
 
-        Parameters
-        ----------
-        progress : called now and then with the share done, 0.0 to 1.0.
+        Returns a report per index name; the report of an index that cannot be opened says why. ``progress`` is called
+        from time to time with the fraction done, 0.0 to 1.0.
 
-        Returns
-        -------
-        A report per index. An index that cannot even be opened has a report that says why.
+        >>> db.verify()["docs"].ok
+        True
         """
 
     def backup(self, path: str | Path) -> None:
         """Write a copy of all indexes to a new directory. Not available over the network yet.
 
-        The copy is a database of its own. Writing goes on meanwhile; each index is copied as it is at one moment.
-
-        Parameters
-        ----------
-        path : a directory that does not exist yet, neither inside of this database nor around it.
-
-        Raises
-        ------
-        AlreadyExistsError : there is something at that path.
+        The copy is a database itself. Writes continue meanwhile. Each index is copied as it is at one moment, but not
+        all at the same moment. ``path`` must not exist yet, and must be outside this database. Raises
+        AlreadyExistsError or InvalidArgumentError otherwise.
         """
 
     def close(self) -> None:
-        """Close the database with all its indexes. Closing twice is fine."""
+        """Close the database and all its indexes. Closing twice is allowed."""
 
 
 class IndexVerbs(Protocol):
-    """One index of a database. Any number of threads may use it at once."""
+    """An index of a database. Any number of threads may use it at once.
+
+    >>> import numpy as np, whamming
+    >>> docs = whamming.open(":memory:").create_index("docs", bits=8)
+    >>> docs.upsert([7, 9], np.uint8([[0b0011], [0b0111]]), [b"seven", b"nine"])
+    """
 
     name: str
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is; fixed when it is created."""
+        """The settings of the index, which are fixed when it is created."""
 
     @property
     def encoder(self) -> Encoder | None:
-        """What makes codes and costs from vectors; None: the index takes codes only."""
+        """The encoder that converts vectors to codes and costs; None if the index has none and takes only codes."""
 
     def __enter__(self) -> Self:
         """Return the index itself."""
@@ -166,7 +170,7 @@ class IndexVerbs(Protocol):
         """Return the number of items."""
 
     def count(self) -> int:
-        """Return the number of items; the same as ``len(index)``, which asyncio cannot have."""
+        """Return the number of items: the same as ``len(index)``, which asyncio does not support."""
 
     def upsert(
         self,
@@ -177,34 +181,38 @@ class IndexVerbs(Protocol):
         vectors: ArrayLike | None = None,
         durability: Durability | None = None,
     ) -> None:
-        """Add items, or replace those whose id exists: all of them or, if one is refused, none.
+        """Add items, and replace those whose id exists: either all of them or, if one is invalid, none.
 
-        A server is sent at most 4 MiB per message, and each message is written whole or not at all. After a dropped
-        connection the messages that were not acknowledged are sent again.
+        Over the network, items are sent in messages of at most 4 MiB, and each message is written completely or not at
+        all. After a dropped connection, messages that were not acknowledged are sent again.
 
         Parameters
         ----------
-        ids : ``uint64 [n]``. If an id repeats, its last item counts.
+        ids : ``uint64 [n]``. If an id repeats, its last item wins.
         codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
-        payloads : opaque bytes to keep with each item, at most 64 KiB; None or b"" for none. A list, or the column
-            that :meth:`scan` gives.
-        vectors : instead of codes, vectors for the index's encoder: ``[n, dim]``, float32, float16, float64, int8 or
+        payloads : bytes to keep with each item, at most 64 KiB each; None or ``b""`` for none. A list, or a column of
+            payloads that :meth:`scan` returned.
+        vectors : vectors for the index's encoder, instead of codes: ``[n, dim]`` of float32, float16, float64, int8 or
             uint8.
-        durability : ``"fsync"``: on disk when this returns; ``"async"``: soon after; by default as the index says.
+        durability : ``"fsync"``: on disk when this returns; ``"async"``: shortly afterwards. The default is the
+            index's.
+
+        Raises InvalidArgumentError, ReadOnlyError, or StorageFullError if the disk is full.
+
+        >>> docs.upsert([8], np.uint8([[0b1111]]), [b"eight"])
+        >>> docs.count()
+        3
         """
 
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
-        """Remove items. Ids that do not exist are ignored.
+        """Remove items by id, and return how many of them existed. Other ids are ignored.
 
-        Parameters
-        ----------
-        ids : ``uint64 [n]``. A server is sent at most 500,000 per message.
-        durability : as in :meth:`upsert`.
+        ``ids`` is ``uint64 [n]``; over the network, at most 500,000 are sent per message. ``durability`` and errors are
+        as in :meth:`upsert`. Ids are counted just before the write: if another thread writes the same ids at the same
+        time, the number may differ from what this delete removed.
 
-        Returns
-        -------
-        How many of the ids existed. They are counted just before the write: if others write the same ids at the same
-        moment, the number may differ from what this delete removed.
+        >>> docs.delete([7, 8])
+        1
         """
 
     def batch(
@@ -218,48 +226,46 @@ class IndexVerbs(Protocol):
     ) -> WriteBatch:
         """Return a batch of changes for :meth:`write`. Not available over the network yet.
 
-        Parameters
-        ----------
-        ids, codes, payloads, vectors : items to add or replace, as in :meth:`upsert`.
-        deletes : ids to remove before that.
+        ``ids``, ``codes``, ``payloads`` and ``vectors`` are items to add or replace, as in :meth:`upsert`. ``deletes``
+        are ids to remove; this happens first.
+
+        >>> docs.batch([8], np.uint8([[0b1111]]), deletes=[7, 9])
+        WriteBatch(1 upsert, 2 deletes)
         """
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Apply upserts and deletes together, all of them or none. Not available over the network yet.
+        """Apply a batch from :meth:`batch`, all of it or nothing. Not available over the network yet.
 
-        Parameters
-        ----------
-        batch : what :meth:`batch` returned.
-        durability : as in :meth:`upsert`.
+        ``durability`` is as in :meth:`upsert`, and so are the errors.
+
+        >>> docs.write(docs.batch(deletes=[7, 9]))
         """
 
     def get(self, ids: ArrayLike) -> Items:
-        """Look items up by id.
+        """Look up items by id: ``uint64 [n]``, which may repeat.
 
-        Parameters
-        ----------
-        ids : ``uint64 [n]``; they may repeat.
+        Returns one row per id, in the order of ``ids``; ``found`` says which ids exist. ``vectors`` has the kept
+        vectors; it is None if the index keeps none, and over the network.
 
-        Returns
-        -------
-        One row per id, in the order of ``ids``; ``found`` says which of them exist. ``vectors`` has the kept vectors,
-        if the index keeps any; not over the network yet, where it is None.
+        >>> docs.get([9, 8]).payloads
+        [b'nine', b'']
         """
 
     def snapshot(self) -> Snapshot:
-        """Return an immutable view of the index as it is now. Not available over the network yet."""
+        """Return an immutable view of the index as it is now. Not available over the network yet.
+
+        >>> docs.snapshot()
+        Snapshot(2 items, 8 bits, version 1)
+        """
 
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        """Return all items as they are now, in no particular order.
+        """Return an iterator over all items as they are now, in pieces of at most ``size``, in no particular order.
 
-        Parameters
-        ----------
-        size : most items in a piece.
+        Codes are in the index's bit order. ``vectors`` has the kept vectors as they are stored; it is None if the index
+        keeps none, and over the network.
 
-        Returns
-        -------
-        An iterator of pieces. Their codes are in the index's bit order. ``vectors`` has the kept vectors as they are
-        stored, if the index keeps any; not over the network yet, where it is None.
+        >>> [piece.ids.tolist() for piece in docs.scan()]
+        [[7, 9]]
         """
 
     def search(
@@ -277,32 +283,34 @@ class IndexVerbs(Protocol):
         after: tuple[float, int] | None = None,
         rerank: Rerank | None = None,
     ) -> SearchVerbs:
-        """Search one query. Hits come in order of (distance, id), each as soon as it is proven.
+        """Search for one query. Hits come in order of (distance, id), each as soon as it is proven.
 
         Over the network, a search resumes automatically after a dropped connection.
 
         Parameters
         ----------
-        code : the query's packed code, in the index's bit order.
-        weights : what a mismatch of each bit costs, ``[bits]``; by default 1: plain Hamming distance.
-        table : instead of code and weights, the cost of a stored 0 and of a stored 1 of each bit, ``[bits, 2]``.
-        vector : instead, a vector ``[dim]`` from which the index's encoder makes the costs.
-        costs : how: ``"asymmetric"``, ``"inner"`` or ``"symmetric"``, which takes weights; see
-            :data:`whamming.storage.Form`. By default asymmetric if the encoder has learned from a sample.
-        k : most hits; by default all.
-        radius : only hits of at most this distance.
-        plan : ``"auto"``, ``"probe"`` or ``"sweep"``; all give the same hits.
-        payloads : bring the items' payloads along.
-        after : only hits after this (distance, id), to continue a search that broke off.
-        rerank : rank hits by the vectors that the index keeps, and give their distances by its metric. A number: rank
-            the ``k * rerank`` items that are nearest by their codes. This is approximate: an item that is not among
-            these is missed however near its vector is, and no lower bound is known. ``"exact"``: look at as many items
-            as it takes until none can be missed, in the worst case all; for the metric ``l2`` only. Both rank by the
-            vectors *as they are kept*, rounded to float16 or int8.
+        code : the packed code of the query, ``uint8 [ceil(bits / 8)]`` in the index's bit order.
+        weights : cost of a mismatch in each bit, ``[bits]``, finite. The default is 1: the plain Hamming distance.
+        table : instead of a code and weights, the costs of a stored 0 and a stored 1 in each bit, ``[bits, 2]``.
+        vector : instead, a vector ``[dim]``, from which the index's encoder computes the costs.
+        costs : how it computes them: ``"asymmetric"``, ``"inner"``, or ``"symmetric"``, which may have weights; see
+            :data:`whamming.storage.Form`. The default is asymmetric if the encoder was fitted to a sample, else inner.
+        k : the largest number of hits; None for all.
+        radius : return only hits with at most this distance.
+        plan : ``"auto"``, ``"probe"`` or ``"sweep"``; the hits are the same, the time is not.
+        payloads : return the items' payloads with the hits.
+        after : return only hits after this (distance, id) of a hit, to continue an earlier search.
+        rerank : rank hits by the vectors that the index keeps, and return distances by its metric. A number, 1 to
+            1,000,000: rank the ``k * rerank`` nearest items by code. This is approximate: other items are missed even
+            if their vectors are near. ``"exact"``: fetch items until none can be missed, in the worst case all; only
+            for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
 
         Returns
         -------
-        An iterator of hits. The search runs as its hits are asked for.
+        An iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError for invalid arguments.
+
+        >>> list(docs.search(np.uint8([0b0011]), weights=[1, 1, 0.5, 1, 1, 1, 1, 1], k=2))
+        [Hit(id=7, distance=0.0), Hit(id=9, distance=0.5)]
         """
 
     def search_batch(
@@ -320,75 +328,85 @@ class IndexVerbs(Protocol):
         threads: int | None = None,
         rerank: Rerank | None = None,
     ) -> Answer:
-        """Search many queries at once.
+        """Search for many queries at once.
 
         Parameters
         ----------
-        codes : the queries' packed codes, ``[q, ceil(bits / 8)]``.
+        codes : the packed codes of the queries, ``uint8 [q, ceil(bits / 8)]``.
         weights : ``[bits]`` for all queries, or ``[q, bits]``.
         table : instead of codes and weights, ``[q, bits, 2]``.
         vectors : instead, ``[q, dim]``.
-        k : most hits per query, 0 to 2**31 - 1.
+        k : the largest number of hits per query, 0 to 2**31 - 1.
         costs, radius, plan, rerank : as in :meth:`search`.
-        budget : what each query may cost; the answer then says how many of its hits are proven. Together with
-            ``rerank`` not over the network yet.
-        threads : by default one per core. A server has threads of its own and refuses this.
+        budget : limits of the work per query; the answer then says how many of its hits are proven. It cannot be
+            combined with ``rerank="exact"``, nor over the network with any ``rerank``.
+        threads : number of threads; the default is one per core. A server refuses this and uses its own threads.
 
         Returns
         -------
-        An answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded with
-        id 2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. A single
-        query, given without the first dimension, gets arrays ``[k]``, cut to what was found.
+        An answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded with id
+        2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a single
+        query, given without the first dimension, the arrays have one element per hit.
+
+        >>> docs.search_batch(np.uint8([[0b0011], [0b1111]]), k=1).ids.tolist()
+        [[7], [9]]
         """
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
+        """Wait until every ``async`` write is on disk. Raises the error if one failed, such as StorageFullError."""
 
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn recent writes into a segment with tables now, rather than when there are many.
+        """Turn recent writes into a segment with tables now, instead of waiting until there are many.
 
-        Parameters
-        ----------
-        progress : called now and then with the share done, 0.0 to 1.0.
+        Writes and searches continue meanwhile. ``progress`` is called from time to time with the fraction done, 0.0
+        to 1.0.
         """
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge everything into one segment, without the items that are gone.
+        """Merge everything into one segment, without deleted and replaced items.
 
-        Parameters
-        ----------
-        progress : called now and then with the share done, 0.0 to 1.0.
+        Writes and searches continue meanwhile. ``progress`` is called from time to time with the fraction done, 0.0
+        to 1.0.
         """
 
     def stats(self) -> StoreStats:
-        """Return what the index holds, and what it has done since it was opened."""
+        """Return what the index holds, and counts of its operations since it was opened.
+
+        >>> docs.stats().items
+        2
+        """
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every byte against its checksum. Not available over the network yet.
+        """Verify every byte against its checksum. Not available over the network yet.
 
-        Parameters
-        ----------
-        progress : called now and then with the share done, 0.0 to 1.0.
+        ``progress`` is called from time to time with the fraction done, 0.0 to 1.0.
+
+        >>> docs.verify().problems
+        ()
         """
 
     def backup(self, path: Path) -> None:
-        """Write a consistent copy of the index. Writing goes on meanwhile. Not available over the network yet.
+        """Write a consistent copy of the index. Writes continue meanwhile. Not available over the network yet.
 
-        Parameters
-        ----------
-        path : a directory that does not exist yet. It is not a database; :meth:`Database.backup` makes one.
+        ``path`` is a directory that does not exist yet. The copy is not a database; :meth:`Database.backup` makes one.
         """
 
     def close(self) -> None:
-        """Close the index; :meth:`Database.index` opens it again. Closing twice is fine.
+        """Close the index; :meth:`Database.index` opens it again. Closing twice is allowed.
 
-        Closing an index of a ``:memory:`` database removes it, as :meth:`Database.drop_index` does. On a server,
-        only this object is closed.
+        Closing an index of a ``:memory:`` database removes it, like :meth:`Database.drop_index`. Over the network, this
+        closes only the object, not the index on the server.
         """
 
 
 class SearchVerbs(Protocol):
-    """A search under way: an iterator of hits. Use it in a ``with`` block, or let it go."""
+    """A search: an iterator of hits. Use it in a ``with`` block, or let it go out of scope.
+
+    >>> import numpy as np, whamming
+    >>> docs = whamming.open(":memory:").create_index("docs", bits=8)
+    >>> docs.upsert([7, 9], np.uint8([[0b0011], [0b0111]]))
+    >>> search = docs.search(np.uint8([0b0011]))
+    """
 
     def __enter__(self) -> Self:
         """Return the search itself."""
@@ -400,32 +418,28 @@ class SearchVerbs(Protocol):
         """Return the search itself."""
 
     def __next__(self) -> Hit:
-        """Return the next hit, as soon as it is proven."""
+        """Return the next hit as soon as it is proven."""
 
     def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits.
+        """Return the ids and distances of the next ``n`` hits; fewer if no more exist or the budget ran out.
 
-        Parameters
-        ----------
-        n : most hits.
-        budget : what this call may cost. Not available over the network yet.
+        ``budget`` limits the work of this call. It is not available over the network yet.
 
-        Returns
-        -------
-        Two arrays; shorter than ``n`` if no more hits exist or the budget ran out.
+        >>> search.next(1)
+        (array([7], dtype=uint64), array([0.]))
         """
 
     def all(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of all hits that are left; give ``search`` a k or a radius first."""
+        """Return the ids and distances of all remaining hits. Without k or radius, these are all items."""
 
     @property
     def lower_bound(self) -> float:
-        """No item that was not handed out is nearer than this; infinity once all were. Minus infinity if the search is
-        re-ranked by a factor: nothing is known about the other items."""
+        """A lower bound on the distances of all items not returned yet; infinity once all were returned. It is minus
+        infinity if the search is re-ranked by a factor, because nothing is known about the other items."""
 
     @property
     def stats(self) -> Stats:
-        """What the search has cost so far; from a server, known when the search has ended."""
+        """Statistics of the work done so far; over the network, available when the search has ended."""
 
     def close(self) -> None:
-        """Stop the search and free what it holds. Closing twice is fine."""
+        """Stop the search and free its resources. Closing twice is allowed."""

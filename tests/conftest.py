@@ -8,6 +8,7 @@ unset, the tests generate as many as for 10,000, but there is no minimum, so a s
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ def cases(pytestconfig: pytest.Config) -> Cases:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CASES] = Cases()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs with SIGINT ignored, and commands started by tests would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

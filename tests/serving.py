@@ -1,4 +1,4 @@
-"""Runs real servers for tests, in their own processes on free ports, and reads their resource usage and logs."""
+"""Starts real servers for tests, each in its own process on a free port, and reads their logs and resource usage."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
 
 PATIENCE = 30.0
-"""Seconds to wait for something before the test fails."""
+"""A test fails if something does not happen within this many seconds."""
 SETTLING = 60.0
-"""Seconds after which a server must use no more than before. gRPC keeps idle pool threads for 20 s."""
+"""Seconds within which a server must free its resources. gRPC keeps idle threads of its pool for 20 s."""
 POOL = 16
-"""Threads that gRPC's own pool may have, however many clients there are."""
+"""The largest number of threads in gRPC's own pool. It does not depend on the number of clients."""
 COMPLAINTS = ("Traceback", "unexpected error", "a query failed", "never retrieved", "never awaited", "was destroyed")
-"""What a healthy server does not log."""
+"""A healthy server logs none of these."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:
-    """Wait for a condition that another thread or process fulfils."""
+    """Wait until a condition is true. Another thread or process makes it true."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:.0f} seconds"
@@ -45,7 +45,7 @@ class Usage:
     """Resource usage of a process."""
 
     rss: int
-    """Bytes."""
+    """Resident memory in bytes."""
     threads: int
     files: int
 
@@ -54,7 +54,7 @@ class ServerProcess:
     """A server in its own process. Use it in a ``with`` block."""
 
     def __init__(self, data: Path | str = ":memory:", **options: Any) -> None:
-        """``options`` are those of ``whamming.server.Config``."""
+        """``options`` are fields of ``whamming.server.Config``."""
         self._options = {"data": str(data), "threads": 2, "log_level": "warning", **options}
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed by __exit__
         self.address = "127.0.0.1:0"
@@ -115,11 +115,14 @@ class ServerProcess:
         return Usage(int(fields["VmRSS"].split()[0]) << 10, threads, files)
 
     def cpu_seconds(self) -> float:
-        """CPU time of all threads."""
+        """Return the CPU time that all threads have used so far."""
         return time.clock_gettime((~self.process.pid << 3) | 2)  # the clock of clock_getcpuclockid(pid)
 
     def settled(self, before: Usage, rss: int) -> Usage:
-        """Wait until it uses no more threads and files than before and at most ``rss`` more bytes. Return its usage."""
+        """Wait until the server has no more threads and files than before, and at most ``rss`` more bytes of memory.
+
+        Returns the usage at that time.
+        """
 
         def is_back() -> bool:
             now = self.usage()
@@ -133,25 +136,25 @@ class ServerProcess:
 
     @contextlib.contextmanager
     def stubs(self, **options: Any) -> Iterator[Stubs]:
-        """Connect with the generated gRPC stubs, without our client."""
+        """Connect with the generated gRPC stubs instead of the Whamming client."""
         with grpc.insecure_channel(self.address, options=list(options.items())) as channel:
             yield Stubs(channel)
 
 
 @dataclass(frozen=True)
 class Details:
-    """The machine-readable details of a status."""
+    """The message and the machine-readable details of a gRPC status."""
 
     message: str
     reason: str
     field: str
-    """The invalid field, or empty."""
+    """The name of the invalid field; empty if none is named."""
     retry_seconds: float
-    """When to retry; 0 if retrying is pointless."""
+    """Seconds to wait before a retry; 0 if the status does not suggest one."""
 
 
 def details_of(error: grpc.RpcError) -> Details:
-    """Return the details of a failed call's status, and check that its parts are consistent."""
+    """Return the details of a failed call's status. Checks that they are consistent."""
     status = rpc_status.from_call(error)
     assert status is not None, f"no details: {error.code()}, {error.details()}"
     info, fault, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
@@ -168,7 +171,7 @@ def details_of(error: grpc.RpcError) -> Details:
 
 
 class Stubs:
-    """The generated gRPC stubs."""
+    """The generated stubs of all three services, on one channel."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel

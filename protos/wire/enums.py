@@ -30,7 +30,7 @@ class Words(Generic[Word]):
         if word is None:
             return 0
         if not isinstance(word, str) or word not in self._numbers:
-            raise InvalidArgumentError(f"{argument} = {word!r}; choose one of {', '.join(self.words)}")
+            raise InvalidArgumentError(f"{argument} = {word!r}; choose one of {', '.join(map(repr, self.words))}")
         return self._numbers[word]
 
     def word(self, field: str, number: int) -> Word | None:

@@ -176,7 +176,9 @@ class QueryRequest:
                 "options.rerank", "re-ranking cannot be combined with weights or a resume token; leave them out"
             )
         if index.settings.keep_vectors is None:
-            raise NoEncoderError(f"re-ranking needs kept vectors; the index {index.name} was created without them")
+            raise NoEncoderError(
+                f"the index {index.name!r} keeps no vectors to re-rank by; create it with keep_vectors"
+            )
 
     @property
     def form(self) -> Form | None:
@@ -228,7 +230,9 @@ def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | N
 def need_encoder(index: StoredIndex) -> Encoder:
     """Return the encoder of an index. Raises :class:`NoEncoderError` if it has none."""
     if index.encoder is None:
-        raise NoEncoderError(f"the index {index.name} has no encoder; send codes, or create it with an encoder")
+        raise NoEncoderError(
+            f"the index {index.name!r} has no encoder; give codes, or create the index with an encoder"
+        )
     return index.encoder
 
 

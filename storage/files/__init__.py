@@ -1,1 +1,1 @@
-"""An index in an LMDB file: its records, its pages, its locks."""
+"""Keeping an index in an LMDB file."""

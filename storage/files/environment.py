@@ -1,4 +1,4 @@
-"""An open LMDB file, shared by everything in this process that reads or writes it."""
+"""An open LMDB file, shared by all its readers and its writer in this process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from whamming.storage.files.locks import try_lock, unlock
 from whamming.storage.storage_errors import ClosedError, StorageError, WriterBusyError
 
 MAP_SIZE: Final = 1 << 40
-"""Bytes of address space, not of memory or disk. It is never changed: that would move what searches are reading."""
+"""Bytes of address space, not of memory or disk. It is constant, because changing it would move pages in use."""
 MAX_READERS: Final = 1022
 _LOCK_BYTES: Final = 64 << 10
-"""Of the lock file: what so many readers need."""
+"""Size of the lock file for MAX_READERS."""
 
 
 class Environment:
-    """An open LMDB environment, closed when its last user releases it: journals, and everything read from them.
+    """An open LMDB environment with a set of users: journals, and everything that was read from them.
 
-    A process may open a file only once, so whoever opens it again shares it: see :meth:`shared`.
+    It is closed when its last user releases it. A process may open an LMDB file only once, so a second user shares the
+    open environment: see :meth:`shared`.
     """
 
     _opened: ClassVar[dict[tuple[int, int, int], Environment]] = {}
-    # The garbage collector may end users at any time, in a thread that has the lock: so it is one that a thread may
-    # take twice, and users are a set, which changes in one step.
+    # The garbage collector may release a user at any time, even in a thread that holds the lock. Hence the lock is
+    # reentrant, and the users are a set, which changes atomically.
     _lock: ClassVar = threading.RLock()
 
     def __init__(self, key: tuple[int, int, int], path: Path, *, read_only: bool) -> None:
-        """Open a file; prefer :meth:`shared`."""
+        """Prefer :meth:`shared`."""
         self._key = key
         self._users: set[int] = set()
         self._closed = False
@@ -48,15 +49,18 @@ class Environment:
 
     @classmethod
     def shared(cls, path: Path, user: object, *, read_only: bool) -> Environment:
-        """Return the file at ``path``, opened now or before: by a reader beside the writer, or by an index that was
-        closed since but has a snapshot in use."""
+        """Return the open environment of ``path``, opening it if necessary.
+
+        It may be open already, because a reader and the writer share it, or because an index was closed while one of
+        its snapshots is still in use.
+        """
         status = (path / "data.mdb").stat()
         key = os.getpid(), status.st_dev, status.st_ino
         with cls._lock:
             found = cls._opened.get(key)
             if found is not None and found.read_only and not read_only:
                 raise StorageError(
-                    f"{path} is in use for reading in this process; close that and release its snapshots first"
+                    f"{path} is open for reading in this process; close that database and release its snapshots first"
                 )
             if found is not None:
                 found.hold(user)
@@ -67,22 +71,22 @@ class Environment:
 
     @classmethod
     def create(cls, path: Path) -> Any:
-        """Make a new file in a directory and return it as an LMDB environment, which the caller closes.
+        """Create a new LMDB file in a directory and return its environment, which the caller closes.
 
-        LMDB's binding knows open files by their inodes, and forgets one a moment after it has closed it. If that file
-        has been deleted, the new one may have its inode by then, and would be refused as if it were open. So no other
-        thread may close a file meanwhile.
+        The lock keeps other threads from closing a file meanwhile. The lmdb package identifies open files by inode,
+        and forgets an inode only a moment after closing the file. If a file was deleted, the new one may reuse its
+        inode in that moment, and lmdb would refuse it as already open.
         """
         with cls._lock:
             _allocate_lock_file(path)
             return _open(path)
 
     def hold(self, user: object) -> None:
-        """Keep the file open until the user releases it."""
+        """Keep the file open until the user calls :meth:`release`."""
         self._users.add(id(user))
 
     def release(self, user: object) -> None:
-        """Close the file if no other user holds it."""
+        """Remove a user, and close the file if it was the last."""
         with self._lock:
             self._users.discard(id(user))
             if not self._users and not self._closed:
@@ -94,11 +98,11 @@ class Environment:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[Any]:
-        """Keep the file open meanwhile, even if the index is closed. Raises ClosedError."""
+        """Keep the file open during the block, even if the index is closed. Raises ClosedError."""
         user = object()
         with self._lock:
             if self._closed:
-                raise ClosedError("the index is closed; open the database again")
+                raise ClosedError("the index is closed; open it again with Database.index")
             self.hold(user)
         try:
             yield self.env
@@ -107,17 +111,22 @@ class Environment:
 
 
 def lock_data_file(path: Path, *, shared: bool) -> IO[bytes]:
-    """Keep a writer apart from readers that may not write to lock.mdb: by that file, readers tell the writer which
-    pages they use. The writer takes the lock for itself, such readers share it, all others do without."""
+    """Lock data.mdb, so that a writer never runs together with readers that cannot write to lock.mdb.
+
+    Readers tell the writer through lock.mdb which pages they use. The writer locks data.mdb exclusively, readers that
+    cannot write to lock.mdb share the lock, and all other readers do not need it.
+    """
     handle = try_lock(path / "data.mdb", "rb", shared=shared)
     if handle is not None:
         return handle
     if shared:
         raise StorageError(
-            f"{path} is being written, and only those who may write to its lock.mdb can read it beside the writer; "
-            "get that permission, or wait until the writer is done"
+            f"{path} is being written, and this process cannot write to its lock.mdb, which readers need while another "
+            "process writes; get write permission for it, or wait until the writer has finished"
         )
-    raise WriterBusyError(f"{path} is being read by someone who may not write to its lock.mdb; wait for them")
+    raise WriterBusyError(
+        f"{path} is being read by a process that cannot write to its lock.mdb; wait until it has finished"
+    )
 
 
 def _open(path: Path, **options: bool) -> Any:
@@ -125,8 +134,11 @@ def _open(path: Path, **options: bool) -> Any:
 
 
 def _allocate_lock_file(path: Path) -> None:
-    """Give the lock file its room on disk. LMDB makes it with holes and writes to it through a memory map, and where
-    there is no room to fill a hole with, that ends the process."""
+    """Reserve disk space for the lock file.
+
+    LMDB creates it as a sparse file and writes to it through a memory map. If the disk is full then, the process gets
+    a signal and dies.
+    """
     handle = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(handle).st_blocks * 512 < _LOCK_BYTES and hasattr(os, "posix_fallocate"):

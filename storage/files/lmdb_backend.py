@@ -1,4 +1,4 @@
-"""The store ``lmdb``: an index in one LMDB file. Making and opening it."""
+"""The ``lmdb`` store: creating and opening an index in an LMDB file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whamming.storage.store.snapshot import Snapshot
 
 
 def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None = None) -> None:
-    """Make an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
+    """Create an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
     make_directory(path)
     with translated_errors(path):
         env = Environment.create(path)
@@ -53,11 +53,9 @@ class LmdbBackend:
     persistent = True
 
     def create(self, path: Path, settings: IndexSettings) -> None:
-        """Make an empty index."""
         write_index(path, settings)
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> SegmentedStore:
-        """Open an index."""
         return SegmentedStore(LmdbJournal(path, read_only=read_only), read_only=read_only)
 
 

@@ -1,4 +1,4 @@
-"""LMDB's and the system's errors, turned into ours."""
+"""Converting errors of LMDB and the operating system to storage errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whamming.storage.storage_errors import NO_ROOM, CorruptStoreError, StorageE
 
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Raise ours where LMDB or the system raises one of theirs; ``path`` is the index's directory."""
+    """Convert errors of LMDB and the operating system that the block raises. ``path`` is the index's directory."""
     try:
         yield
     except (lmdb.Error, OSError) as error:
@@ -25,25 +25,25 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 
 def translated(error: Exception, path: Path) -> StorageError:
-    """Return our error for one of LMDB's or the system's."""
+    """Return the storage error for an error of LMDB or the operating system."""
     text = str(error)
     full = isinstance(error, lmdb.MapFullError) or any(os.strerror(code) in text for code in NO_ROOM)
-    if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB's word for half a write
-        return StorageFullError(f"no room to write to {path}: {text}; free some space, then write again")
+    if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB reports a short write as EIO
+        return StorageFullError(f"no space to write to {path}: {text}; free some space, then write again")
     if isinstance(error, lmdb.ReadersFullError):
         return StorageError(
-            f"{path}: all {environment.MAX_READERS} places for readers are taken; release old snapshots, or end other "
+            f"{path}: all {environment.MAX_READERS} reader slots are taken; release old snapshots, or stop other "
             "reading processes"
         )
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError | lmdb.VersionMismatchError):
         return CorruptStoreError(f"{path}: {text}; restore a backup")
     if isinstance(error, lmdb.ReadonlyError | PermissionError | lmdb.LockError) or "Permission denied" in text:
-        return StorageError(f"{path} cannot be opened: {text}; check who may read and write it")
+        return StorageError(f"cannot open {path}: {text}; check its permissions")
     return StorageError(f"{path}: {text}")
 
 
 def _free_bytes(path: Path) -> int:
-    """Return by how much an index's file may still grow."""
+    """Return by how many bytes the index's file can still grow."""
     try:
         status = os.statvfs(path)
         free = status.f_bavail * status.f_frsize

@@ -1,18 +1,18 @@
-"""A journal in one LMDB file, read in place.
+"""A journal in an LMDB file, which is read in place.
 
-What the file holds, by key (FORMAT.md has the bytes)::
+The records of the file, by key (FORMAT.md describes their bytes)::
 
-    m               the manifest: settings, segments, up to which write the delta is sealed
-    d + sequence    a batch of writes that is not sealed yet
-    s + segment + array number     one array of a segment, a single large value
+    m               the manifest: settings, segments, and the last write that the segments contain
+    d + sequence    a batch of writes that is not in a segment yet
+    s + segment + array number     an array of a segment, as one large value
     t + segment     the bitmap of a segment's dead items, as of the last seal or merge
 
-A write is one small record. Storing a segment writes its arrays, one transaction each, to which nothing refers yet.
-Installing it is one transaction: the manifest, the bitmaps and the removal of the batches that the segment contains. A
+A write is one small record. Storing a segment writes its arrays, one transaction each; nothing refers to them yet.
+Installing it is one transaction: the manifest, the bitmaps, and the removal of the batches that the segment contains. A
 crash leaves at worst arrays without a manifest entry, which the next writer removes.
 
-Arrays are read from the memory map under one read transaction per set of segments; it lives as long as anything that
-was read under it.
+Arrays are read from the memory map under one read transaction per set of segments. The transaction lives as long as
+anything that was read under it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from whamming.storage.store.snapshot import Snapshot
 log = logging.getLogger("whamming.storage")
 
 _PIN_COMMITS: Final = 256
-"""Commits after which segments are read under a newer transaction: pages that were freed since the oldest one in use,
-some 16 KiB with each commit, cannot be used again."""
+"""After this many commits, segments are reopened under a newer transaction. Each commit frees some 16 KiB of pages, and
+they cannot be reused while an older transaction is open."""
 
 
 class LmdbJournal:
@@ -77,16 +77,16 @@ class LmdbJournal:
     persistent = True
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
-        """Open the file in a directory; the caller sees to it that only one process opens it for writing."""
+        """Open the file in a directory. The caller ensures that only one process opens it for writing."""
         if not (path / "data.mdb").exists():
-            raise FormatError(f"{path} holds no index: data.mdb is missing")
+            raise FormatError(f"{path} is not an index: data.mdb is missing")
         self._path = path
         self._writer: IO[bytes] | None = None
         self._read_only = read_only
         self._checked = not read_only
         self._manifest: dict[str, Any] = {}
         self._settings: IndexSettings | None = None
-        self._sequence = 0  # of the last write that the store knows of
+        self._sequence = 0  # of the last write that the store has seen
         self._generation = self._txnid = self._pinned = -1
         with translated_errors(path):
             if not read_only:
@@ -95,7 +95,7 @@ class LmdbJournal:
             try:
                 if not read_only:
                     self._writer = lock_data_file(path, shared=False)
-                    # Shows LMDB a commit whose writer died before it could announce it: readers see none yet.
+                    # If a writer died before announcing its last commit, this makes readers see the commit.
                     self._environment.env.begin(write=True).abort()
                     self._environment.env.reader_check()
             except BaseException:
@@ -104,13 +104,13 @@ class LmdbJournal:
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is; known once it is loaded."""
+        """The settings of the index; available after :meth:`load`."""
         assert self._settings is not None
         return self._settings
 
     @property
-    def most_rows(self) -> int:
-        """Items whose largest array fits one value: the codes in fast buckets, or the blocks."""
+    def max_rows(self) -> int:
+        """How many items a segment may have, so that its largest array fits in one value."""
         settings = self.settings
         tables = 32 if settings.tables != "none" else 1
         width = max(settings.code_bytes * (tables if settings.buckets == "fast" else 1), 4 * tables)
@@ -124,11 +124,11 @@ class LmdbJournal:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def load(self) -> JournalState:
-        """Read everything anew: segments, dead items, writes."""
-        self._generation = self._txnid = -1  # so that the next refresh tries again if this fails
+        """Read everything again: segments, dead items and writes."""
+        self._generation = self._txnid = -1  # so that the next refresh loads again if this fails
         with translated_errors(self._path):
             reader = SegmentReader(self._environment)
-            if not self._checked:  # now that a transaction keeps a writer from reusing the pages that we look at
+            if not self._checked:  # the read transaction keeps a writer from reusing pages while they are checked
                 check_file(self._path)
                 self._checked = True
             txn = reader.txn
@@ -142,12 +142,12 @@ class LmdbJournal:
             self._generation = manifest["generation"]
             self._txnid = self._pinned = txn.id()
             if not self._read_only:
-                with contextlib.suppress(StorageFullError):  # they do no harm, and the next segment overwrites them
+                with contextlib.suppress(StorageFullError):  # orphans are harmless; the next segment overwrites them
                     self._remove_orphans()
         return JournalState(segments, batches)
 
     def refresh(self) -> JournalState | Sequence[WriteBatch]:
-        """Return the writes since, or everything where the segments have changed."""
+        """Return the new writes, or everything if the segments have changed."""
         with translated_errors(self._path):
             if self._environment.env.info()["last_txnid"] == self._txnid:
                 return ()
@@ -160,17 +160,17 @@ class LmdbJournal:
         return self.load()
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Return all segments, mapped under a new transaction: after a seal or merge, or after _PIN_COMMITS commits."""
+        """Return all segments, mapped under a new transaction, if they changed or after _PIN_COMMITS commits."""
         if self._pinned >= 0 and self._environment.env.info()["last_txnid"] - self._pinned < _PIN_COMMITS:
             return {}
         with translated_errors(self._path):
             try:
                 reader = SegmentReader(self._environment)
             except lmdb.ReadersFullError:
-                log.warning("%s: too many snapshots are in use; a new segment stays in memory meanwhile", self._path)
+                log.warning("%s: too many snapshots are in use; the new segment stays in memory for now", self._path)
                 return {}
             if read_manifest(reader.txn)["generation"] != self._generation:
-                return {}  # another process has just changed the segments: the next refresh reads everything
+                return {}  # another process has just changed the segments; the next refresh reads everything
             found = {number: reader.segment(self.settings, number) for number in segment_numbers(self._manifest)}
             self._pinned = reader.txn.id()
             return found
@@ -178,18 +178,18 @@ class LmdbJournal:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def check(self, batch: WriteBatch) -> None:
-        """Refuse a batch whose record would be too large."""
+        """Refuse a batch whose record would exceed LMDB's size limit."""
         if delta_bytes(batch) > LARGEST_VALUE:
             raise InvalidArgumentError(
-                f"a batch of {len(batch)} changes takes {delta_bytes(batch)} bytes; at most {LARGEST_VALUE} are "
-                "written at once, so write it in several"
+                f"a batch of {len(batch)} changes takes {delta_bytes(batch)} bytes; a batch may take at most "
+                f"{LARGEST_VALUE}: write several smaller ones"
             )
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
-        """Commit a record per batch."""
+        """Commit one record per batch, all in one transaction."""
         point("before commit")
         with translated_errors(self._path), self._environment.env.begin(write=True, buffers=True) as txn:
-            recovered = read_batches(txn, self.settings, self._sequence + 1)  # of a commit interrupted when done
+            recovered = read_batches(txn, self.settings, self._sequence + 1)  # from a commit interrupted at its end
             last = self._sequence + len(recovered)
             for number, batch in enumerate(batches, last + 1):
                 txn.put(delta_key(number), pack_delta(number, batch))
@@ -199,47 +199,47 @@ class LmdbJournal:
         return recovered
 
     def store(self, segment: Segment) -> int:
-        """Write a segment's arrays, one commit each, so that other writes come in between."""
+        """Write a segment's arrays, one commit each, so that other writes can run in between."""
         number = int(self._manifest["next_segment"])
         env = self._environment.env
-        env.reader_check()  # readers that died keep pages from being used again
+        env.reader_check()  # frees the pages of readers that died
         try:
             for name, data in segment.arrays.items():
                 if data.nbytes + HEADER > LARGEST_VALUE:
-                    raise StorageError(f"array {name} would take {data.nbytes} bytes; one value holds {LARGEST_VALUE}")
+                    raise StorageError(f"array {name} has {data.nbytes} bytes; at most {LARGEST_VALUE} can be stored")
                 record = pack_array(number, name, data)
                 with translated_errors(self._path), env.begin(write=True) as txn:
                     txn.put(array_key(number, name), record)
                 point(f"stored {name}")
         except StorageError:
-            with contextlib.suppress(StorageError):  # writes need the room more
+            with contextlib.suppress(StorageError):  # make room for writes
                 self._remove_orphans()
             raise
         return number
 
     def check_segments(self, numbers: Sequence[int]) -> None:
-        """Compare the arrays of segments with their checksums."""
+        """Verify the checksums of the arrays of some segments."""
         with translated_errors(self._path), self._environment.env.begin(buffers=True) as txn:
             for number in numbers:
                 for name in SEGMENT_ARRAYS:
                     check_array(txn.get(array_key(number, name)), number, name)
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
-        """Commit the manifest, the bitmaps, and the removal of what is not needed any more."""
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
+        """Commit the manifest and the bitmaps, and remove the records that are no longer needed."""
         manifest = dict(self._manifest)
         old, now = set(segment_numbers(manifest)), {segment.number for segment in segments}
         manifest["generation"] += 1
         manifest["next_segment"] = max((manifest["next_segment"], *(number + 1 for number in now)))
         manifest["segments"] = [{"number": part.number, "items": part.segment.n} for part in segments]
-        if sealed is not None:
-            manifest["sealed"] = sealed
+        if sealed_up_to is not None:
+            manifest["sealed"] = sealed_up_to
         bitmaps = {part.number: pack_dead(part.number, part.dead) for part in segments if part.dead is not None}
         with translated_errors(self._path), self._environment.env.begin(write=True) as txn:
             txn.put(MANIFEST_KEY, pack_manifest(manifest))
             for number, bitmap in bitmaps.items():
                 txn.put(dead_key(number), bitmap)
-            if sealed is not None:
-                for sequence, _ in list(delta_records(txn, 0, sealed)):
+            if sealed_up_to is not None:
+                for sequence, _ in list(delta_records(txn, 0, sealed_up_to)):
                     txn.delete(delta_key(sequence))
             for number in old - now:
                 remove_segment(txn, number)
@@ -250,7 +250,7 @@ class LmdbJournal:
         self._pinned = -1
 
     def _remove_orphans(self) -> None:
-        """Remove the arrays of a segment that was not installed, because of a crash or an error."""
+        """Remove the arrays of a segment that was never installed because of a crash or an error."""
         number = self._manifest["next_segment"]
         with translated_errors(self._path):
             with self._environment.env.begin() as txn:
@@ -262,23 +262,23 @@ class LmdbJournal:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def sizes(self) -> tuple[int, int]:
-        """Return the bytes of the file, and those of its pages in use."""
+        """Return the size of the file, and of its pages in use, in bytes."""
         with self._environment.using() as env:
             stat = env.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
         try:
             size = (self._path / "data.mdb").stat().st_size
-        except FileNotFoundError:  # the index has been dropped; the file is still there for those who have it open
+        except FileNotFoundError:  # the index was dropped; only open handles of the file are left
             size = 0
         return size, pages * stat["psize"]
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Check the pages' structure and every record's checksum."""
+        """Check the structure of the pages and the checksum of every record."""
         with translated_errors(self._path), self._environment.using() as env, env.begin(buffers=True) as txn:
             return verify_file(self._path, txn, self.settings, progress)
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
-        """Copy the file as of now, without its free pages."""
+        """Copy the current state of the file, without its free pages."""
         with self._environment.using() as env:
             make_directory(path)
             with translated_errors(path):
@@ -287,7 +287,6 @@ class LmdbJournal:
                     sync(written)
 
     def close(self) -> None:
-        """Release the file."""
         if self._writer is not None:
             unlock(self._writer)
             self._writer = None
@@ -295,10 +294,10 @@ class LmdbJournal:
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory of a new index."""
+    """Create the directory of a new index."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        raise AlreadyExistsError(f"{path} exists; give a path that does not") from None
+        raise AlreadyExistsError(f"{path} already exists; give a path that does not exist") from None
     except OSError as error:
         raise translated(error, path) from error

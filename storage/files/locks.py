@@ -1,6 +1,7 @@
-"""Files that processes share: locks, and what a crash of the machine leaves.
+"""File locks, syncing to disk, and replacing files atomically.
 
-Locks are taken by processes, and by handles of one process likewise. The system lets go of a dead process's.
+A lock belongs to an open file, so it also excludes other handles in the same process. The operating system releases
+the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import IO
 
 
 def try_lock(path: Path, mode: str, *, shared: bool = False) -> IO[bytes] | None:
-    """Open a file and lock it, alone or with others that share it; None where that cannot be now."""
+    """Open a file and lock it, exclusively or shared. Returns None if another holder prevents that now."""
     handle: IO[bytes] = path.open(mode)
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -26,13 +27,13 @@ def try_lock(path: Path, mode: str, *, shared: bool = False) -> IO[bytes] | None
 
 
 def unlock(handle: IO[bytes]) -> None:
-    """Let go of a lock. Closing alone would not, where a process that was forked meanwhile has the file open, too."""
+    """Release a lock and close its file. Closing alone is not enough if a forked process has the file open too."""
     fcntl.flock(handle, fcntl.LOCK_UN)
     handle.close()
 
 
 def sync(path: Path) -> None:
-    """Make a file's bytes, or the names in a directory, outlast a crash of the machine."""
+    """Flush a file's bytes, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -42,7 +43,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
-    """Open new files that take the place of others when they are whole, the first of them last."""
+    """Open new files, and rename them to ``paths`` when the block succeeds, the first one last."""
     new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
     try:
         with contextlib.ExitStack() as closing:
@@ -51,7 +52,7 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
         for part in new:
             sync(part)
         if len(paths) > 1:
-            paths[0].unlink(missing_ok=True)  # or, for a moment, it would stand beside what is not its own
+            paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
         for part, path in zip(reversed(new), reversed(paths), strict=True):
             part.replace(path)
             sync(path.parent)

@@ -1,4 +1,4 @@
-"""The pages of one database in an LMDB file, walked from its root. ``pages.py`` draws the layout."""
+"""Walking the page tree of one database in an LMDB file. ``pages.py`` describes the layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.storage.files.page_file import EMPTY, HEADER, Meta, PageFile, TreeRecord, fault
+from whamming.storage.files.page_file import EMPTY, HEADER, Meta, PageFile, TreeRecord, page_error
 
 _RUN_HEADER: Final = struct.Struct("<QHHI")
 _PGNO: Final = struct.Struct("<Q")
@@ -18,8 +18,8 @@ _PGNO: Final = struct.Struct("<Q")
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _KINDS: Final = {_BRANCH: "branch", _LEAF: "leaf"}
 _BIG: Final = 1
-_MOST_KEY: Final = 511
-_NODE: Final = 8
+_MAX_KEY: Final = 511
+_NODE_HEADER: Final = 8
 
 
 class _Nodes(NamedTuple):
@@ -28,16 +28,16 @@ class _Nodes(NamedTuple):
     page: bytes
     keys: list[bytes]
     heads: NDArray[np.int64]
-    """Per node the four 16-bit words that it starts with."""
+    """The first four 16-bit words of each node."""
     ends: NDArray[np.int64]
-    """Where its key ends."""
+    """The byte at which each node's key ends."""
 
 
 class PageTree:
-    """A database, walked from its root: counted, checked against its record, and the places of its pages noted."""
+    """The page tree of a database. Walking it checks every page and compares the counts with the database's record."""
 
     def __init__(self, file: PageFile, meta: Meta, record: TreeRecord, name: str) -> None:
-        """Walk the database ``name``, "free" or "main"; raises PageError."""
+        """Walk the tree of the database ``name``, "free" or "main". Raises PageError."""
         self._file = file
         self._last_pgno = meta.last_pgno
         self._is_free = name == "free"
@@ -45,9 +45,9 @@ class PageTree:
         self._leaves: set[int] = set()
         self._entries = 0
         self.runs: list[tuple[int, int]] = []
-        """First page and number of pages of each value in overflow pages."""
+        """First page and number of pages of each value that is in overflow pages."""
         self.lists: list[tuple[int, int, bytes]] = []
-        """Free database only: the commit that freed the pages, the page where that is stored, and their list."""
+        """Free database only: the commit that freed the pages, the page that stores the list, and the list."""
         if record.root == EMPTY:
             return
         self._walk(record.root, record.depth, b"", None)
@@ -59,18 +59,18 @@ class PageTree:
         )
         for what, found, recorded in walked:
             if found != recorded:
-                raise fault(meta.number, f"{recorded} {what} in the {name} database; there are {found}")
+                raise page_error(meta.number, f"{recorded} {what} in the {name} database; {found} were found")
 
     @property
     def pages(self) -> list[int]:
-        """Its branch and leaf pages."""
+        """All branch and leaf pages."""
         return [*self._branches, *self._leaves]
 
     def _walk(self, pgno: int, depth: int, least: bytes, below: bytes | None) -> None:
-        """Check a page and all under it. Its keys are not less than ``least``, and less than ``below``."""
+        """Check a page and everything below it. Its keys must be at least ``least`` and less than ``below``."""
         file = self._file
         if pgno in self._branches or pgno in self._leaves:
-            raise fault(pgno, "reached twice")
+            raise page_error(pgno, "reached twice")
         file.check_inside(pgno, 1, self._last_pgno)
         kind = _LEAF if depth == 1 else _BRANCH
         (self._leaves if kind == _LEAF else self._branches).add(pgno)
@@ -79,68 +79,68 @@ class PageTree:
         if not all(map(lt, keys, keys[1:])):
             node = next(i for i, (one, other) in enumerate(pairwise(keys)) if one >= other)
             text = f"key {keys[node + 1].hex()} of node {node + 1}; should be greater than {keys[node].hex()}"
-            raise fault(pgno, text)
+            raise page_error(pgno, text)
         if keys[0] < least:
-            raise fault(pgno, f"first key {keys[0].hex()}; its parent page says none is less than {least.hex()}")
+            raise page_error(pgno, f"first key {keys[0].hex()}; its parent page requires at least {least.hex()}")
         if below is not None and keys[-1] >= below:
-            raise fault(pgno, f"last key {keys[-1].hex()}; its parent page says all are less than {below.hex()}")
+            raise page_error(pgno, f"last key {keys[-1].hex()}; its parent page requires less than {below.hex()}")
         if kind == _LEAF:
             self._check_values(pgno, nodes)
             return
         if len(keys) < 2 and not self._is_free:
-            raise fault(pgno, "branch page with a single child; should have two or more")
+            raise page_error(pgno, "branch page with a single child; should have two or more")
         children = nodes.heads[:, 0] | nodes.heads[:, 1] << 16 | nodes.heads[:, 2] << 32
         for child, low, high in zip(children.tolist(), keys, [*keys[1:], below], strict=True):
             self._walk(child, depth - 1, low, high)
 
     def _nodes(self, pgno: int, kind: int) -> _Nodes:
-        """Check a page's header and that its nodes fill it; return them."""
+        """Return the nodes of a page, after checking its header and that the nodes fill it."""
         file, size = self._file, self._file.page_size
         page = file.read(pgno, size)
         stored, _, flags, lower, upper = HEADER.unpack_from(page)
         if stored != pgno or flags != kind:
             text = f"page number {stored}, flags {flags:#x}; should be {pgno} and {kind:#x}, of a {_KINDS[kind]} page"
-            raise fault(pgno, text)
+            raise page_error(pgno, text)
         if lower & 1 or upper & 1 or not HEADER.size < lower <= upper < size:
             text = f"lower {lower} and upper {upper}; should be even, and {HEADER.size} < lower <= upper < {size}"
-            raise fault(pgno, text)
+            raise page_error(pgno, text)
         words = np.frombuffer(page, "<u2").astype(np.int64)
         offsets = words[HEADER.size // 2 : lower // 2]
-        if (wrong := (offsets & 1 != 0) | (offsets < upper) | (offsets > size - _NODE)).any():
+        if (wrong := (offsets & 1 != 0) | (offsets < upper) | (offsets > size - _NODE_HEADER)).any():
             node = int(wrong.argmax())
-            text = f"node {node} at byte {offsets[node]}; should be even, and from {upper} to {size - _NODE}"
-            raise fault(pgno, text)
+            text = f"node {node} at byte {offsets[node]}; should be even, and from {upper} to {size - _NODE_HEADER}"
+            raise page_error(pgno, text)
         heads = words[(offsets[:, None] >> 1) + np.arange(4)]
-        key_ends = offsets + _NODE + heads[:, 3]
+        key_ends = offsets + _NODE_HEADER + heads[:, 3]
         ends = key_ends.copy()
         if kind == _LEAF:
             if (wrong := heads[:, 2] & ~_BIG != 0).any():
                 node = int(wrong.argmax())
-                raise fault(pgno, f"node {node} of flags {heads[node, 2]:#x}; should be 0 or {_BIG:#x}")
+                raise page_error(pgno, f"node {node} with flags {heads[node, 2]:#x}; should be 0 or {_BIG:#x}")
             ends += np.where(heads[:, 2] == _BIG, _PGNO.size, heads[:, 0] | heads[:, 1] << 16)
         order = offsets.argsort(kind="stable")
         begins, stops = offsets[order], (ends[order] + 1) & ~1
         should = np.append(begins[1:], size)
         if begins[0] != upper:
-            raise fault(pgno, f"upper {upper}; should be {begins[0]}, where the first node begins")
+            raise page_error(pgno, f"upper {upper}; should be {begins[0]}, where the first node begins")
         if (wrong := stops != should).any():
             place = int(wrong.argmax())
             text = f"node {order[place]} from byte {begins[place]} to {stops[place]}; should end at {should[place]}"
-            raise fault(pgno, text)
-        least, most = (8, 8) if self._is_free else (1, _MOST_KEY)
+            raise page_error(pgno, text)
+        least, most = (8, 8) if self._is_free else (1, _MAX_KEY)
         wrong = (heads[:, 3] < least) | (heads[:, 3] > most)
         if kind == _BRANCH:
             wrong[0] = heads[0, 3] > most
         if wrong.any():
             node = int(wrong.argmax())
-            raise fault(pgno, f"key of {heads[node, 3]} bytes in node {node}; should be {least} to {most}")
-        # Little-endian numbers, turned round, are in order as bytes.
+            raise page_error(pgno, f"key of {heads[node, 3]} bytes in node {node}; should be {least} to {most}")
+        # Keys of the free database are little-endian numbers: reversed, they sort as bytes.
         step = -1 if self._is_free else 1
-        bounds = zip((offsets + _NODE).tolist(), key_ends.tolist(), strict=True)
+        bounds = zip((offsets + _NODE_HEADER).tolist(), key_ends.tolist(), strict=True)
         return _Nodes(page, [page[begin:end][::step] for begin, end in bounds], heads, key_ends)
 
     def _check_values(self, pgno: int, nodes: _Nodes) -> None:
-        """Follow the values of a leaf page that are in overflow pages; keep the free database's."""
+        """Check the overflow pages of a leaf page's values, and keep the values of the free database."""
         file = self._file
         self._entries += len(nodes.keys)
         wanted = range(len(nodes.keys)) if self._is_free else np.flatnonzero(nodes.heads[:, 2] == _BIG).tolist()
@@ -157,10 +157,9 @@ class PageTree:
                 self.lists.append((txnid, pgno, value))
 
     def _check_run(self, pgno: int, size: int) -> None:
-        """Check the header of a value's overflow pages.
+        """Check the header of a run of overflow pages that holds a value.
 
-        There may be more of them than it needs: a value that is made smaller by the transaction that wrote it keeps
-        its place.
+        The run may be longer than necessary: a value that shrinks in the transaction that wrote it keeps its pages.
         """
         file = self._file
         need = -(-(_RUN_HEADER.size + size) // file.page_size)
@@ -168,8 +167,8 @@ class PageTree:
         stored, _, flags, pages = _RUN_HEADER.unpack(file.read(pgno, _RUN_HEADER.size))
         if stored != pgno or flags != _OVERFLOW:
             text = f"page number {stored}, flags {flags:#x}; should be {pgno} and {_OVERFLOW:#x}, of an overflow page"
-            raise fault(pgno, text)
+            raise page_error(pgno, text)
         if pages < need:
-            raise fault(pgno, f"{pages} overflow pages; a value of {size} bytes needs {need}")
+            raise page_error(pgno, f"{pages} overflow pages; a value of {size} bytes needs {need}")
         file.check_inside(pgno, pages, self._last_pgno)
         self.runs.append((pgno, pages))

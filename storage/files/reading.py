@@ -1,4 +1,4 @@
-"""Reading an index's LMDB file: its manifest, its writes, and its segments in place."""
+"""Reading an index's LMDB file: its manifest, its writes and its segments."""
 
 from __future__ import annotations
 
@@ -31,17 +31,15 @@ _CHECKS = 5
 
 
 class SegmentReader:
-    """A read transaction, under which the arrays of segments stay in place for as long as anything refers to them."""
+    """A read transaction. The arrays of segments that it opened stay in place as long as anything refers to them."""
 
     def __init__(self, environment: Environment) -> None:
-        """Begin a transaction."""
         self._environment = environment
         environment.hold(self)
         self.txn: Any = None
         self.txn = environment.env.begin(buffers=True)
 
     def __del__(self) -> None:
-        """End the transaction."""
         if self.txn is not None:
             self.txn.abort()
         self._environment.release(self)
@@ -57,7 +55,7 @@ class SegmentReader:
         return Segment(settings, arrays, owner=self)
 
     def sealed_segment(self, settings: IndexSettings, number: int) -> SealedSegment:
-        """Open a segment in place, with its dead items."""
+        """Open a segment in place, together with the bitmap of its dead items."""
         segment = self.segment(settings, number)
         record = self.txn.get(dead_key(number))
         dead = None if record is None else unpack_dead(record, number, segment.n)
@@ -65,9 +63,9 @@ class SegmentReader:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file whose pages contradict themselves, before LMDB trusts them.
+    """Raise CorruptStoreError if the file's pages are damaged, before LMDB reads them.
 
-    A commit at the same moment may look like that for once, so it is tried again.
+    A concurrent commit may make a sound file look damaged, so a failed check is repeated a few times.
     """
     for attempt in range(_CHECKS):
         try:
@@ -80,20 +78,18 @@ def check_file(path: Path) -> None:
 
 
 def read_manifest(txn: Any) -> dict[str, Any]:
-    """Return the manifest."""
     record = txn.get(MANIFEST_KEY)
     if record is None:
-        raise FormatError("the file has no manifest; it is not an index of this program")
+        raise FormatError("the file has no manifest, so it is not a Whamming index")
     return unpack_manifest(record)
 
 
 def segment_numbers(manifest: dict[str, Any]) -> list[int]:
-    """Return the numbers of all segments."""
     return [segment["number"] for segment in manifest["segments"]]
 
 
 def read_batches(txn: Any, settings: IndexSettings, first: int) -> list[WriteBatch]:
-    """Return all writes from a sequence on. Raises CorruptStoreError where one is missing."""
+    """Return all writes from sequence ``first`` on. Raises CorruptStoreError if one is missing."""
     batches: list[WriteBatch] = []
     for sequence, record in delta_records(txn, first):
         if sequence != first + len(batches):
@@ -103,7 +99,7 @@ def read_batches(txn: Any, settings: IndexSettings, first: int) -> list[WriteBat
 
 
 def delta_records(txn: Any, first: int, last: int = 2**64 - 1) -> Iterator[tuple[int, Any]]:
-    """Return the sequences and records of writes from ``first`` to ``last``."""
+    """Yield the sequence and the record of each write from ``first`` to ``last``."""
     cursor = txn.cursor()
     if not cursor.set_range(delta_key(first)):
         return
@@ -115,9 +111,9 @@ def delta_records(txn: Any, first: int, last: int = 2**64 - 1) -> Iterator[tuple
 
 
 def check_keys(txn: Any, manifest: dict[str, Any]) -> None:
-    """Refuse a record that nothing refers to: its key is damaged, so a write or a segment's dead items are not found.
+    """Refuse a record that nothing refers to. Its key must be damaged, so a write or a bitmap would be overlooked.
 
-    Arrays of the next segment are expected: a seal that broke off has left them.
+    Arrays of the next segment are expected: an interrupted seal leaves them.
     """
     known = set(segment_numbers(manifest))
     for key in map(bytes, txn.cursor().iternext(values=False)):
@@ -136,12 +132,12 @@ def check_keys(txn: Any, manifest: dict[str, Any]) -> None:
 
 
 def remove_segment(txn: Any, number: int) -> None:
-    """Remove a segment's records."""
+    """Remove all records of a segment."""
     for name in SEGMENT_ARRAYS:
         txn.delete(array_key(number, name))
     txn.delete(dead_key(number))
 
 
 def has_arrays(txn: Any, numbers: Sequence[int]) -> bool:
-    """Tell whether one of the segments has an array in the file."""
+    """Return whether one of the segments has an array in the file."""
     return any(txn.get(array_key(number, name)) is not None for number in numbers for name in SEGMENT_ARRAYS)

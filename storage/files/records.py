@@ -1,6 +1,6 @@
-"""The bytes of each kind of record in an index's file. FORMAT.md describes them with an example.
+"""Packing and unpacking the records of an index's file. FORMAT.md describes their bytes, with examples.
 
-Every record begins with a header that names its kind and carries a CRC-32 of all its other bytes.
+Every record begins with a header that names its kind and has a CRC-32 of all other bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FORMAT: Final = 2
 MANIFEST_KEY: Final = b"m"
 _DELTA, _ARRAY, _DEAD = b"d", b"s", b"t"
 LARGEST_VALUE: Final = 2**32 - 1
-"""Bytes: LMDB's limit."""
+"""LMDB's size limit of a value in bytes."""
 
 HEADER: Final = 48
-"""Bytes of an array's header. A large value starts 16 bytes after a page, so that what follows the header starts on a
-cache line."""
+"""Size of an array's header in bytes. A large value starts 16 bytes into a page, so the array itself starts on a cache
+line."""
 
 _PAYLOADS, _VECTORS = 1, 2
-"""Flags of a delta: which columns follow the codes."""
+"""Flags of a delta record: which columns follow the codes."""
 
 _Buffer = TypeVar("_Buffer", bytearray, memoryview)
 
@@ -53,17 +53,17 @@ def array_key(segment: int, name: str) -> bytes:
 
 
 def dead_key(segment: int) -> bytes:
-    """Return the key of the bitmap of a segment's dead items."""
+    """Return the key of a segment's bitmap of dead items."""
     return _DEAD + segment.to_bytes(8, "big")
 
 
 def segment_of(key: bytes) -> int | None:
-    """Return the segment that a key belongs to, or None."""
+    """Return the segment that a key belongs to, or None if it belongs to none."""
     return int.from_bytes(key[1:9], "big") if key[:1] in (_ARRAY, _DEAD) else None
 
 
 def sequence_of(key: bytes) -> int | None:
-    """Return the sequence of a write batch's key, or None."""
+    """Return the sequence of a write batch's key, or None for any other key."""
     return int.from_bytes(key[1:], "big") if key[:1] == _DELTA and len(key) == 9 else None
 
 
@@ -71,13 +71,13 @@ def pack_array(segment: int, name: str, data: memoryview) -> memoryview:
     """Return an array with its header."""
     packed = np.empty(HEADER + data.nbytes, dtype=np.uint8)
     if data.nbytes:
-        packed[HEADER:] = np.frombuffer(data, dtype=np.uint8)  # numpy lets other threads run while it copies
+        packed[HEADER:] = np.frombuffer(data, dtype=np.uint8)  # numpy releases the interpreter lock while it copies
     _array_header.pack_into(packed.data, 0, b"WHAa", 0, segment, data.nbytes, SEGMENT_ARRAYS.index(name))
     return with_checksum(packed.data)
 
 
 def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
-    """Return the bitmap of a segment's dead items with its header."""
+    """Return a segment's bitmap of dead items with its header."""
     packed = bytearray(HEADER + dead.nbytes)
     packed[HEADER:] = dead.tobytes()
     _array_header.pack_into(packed, 0, b"WHAt", 0, segment, dead.nbytes, 255)
@@ -85,13 +85,13 @@ def pack_dead(segment: int, dead: NDArray[np.uint8]) -> bytearray:
 
 
 def with_checksum(packed: _Buffer) -> _Buffer:
-    """Write the checksum into a record whose bytes 4 to 7 are 0."""
+    """Write the checksum into a record whose bytes 4 to 7 are still 0."""
     struct.pack_into("<I", packed, 4, zlib.crc32(packed))
     return packed
 
 
 def checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
-    """Return a record as bytes if its checksum holds."""
+    """Return a record as bytes, after verifying its magic number and its checksum."""
     view = memoryview(record).cast("B")
     if view.nbytes < header or view[:4] != magic:
         raise CorruptStoreError(f"{what} does not begin with {magic!r}; restore a backup")
@@ -103,35 +103,35 @@ def checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
 
 
 def unpack_array(record: Any, segment: int, name: str) -> memoryview:
-    """Return an array's bytes, in place. Checks the header, not the checksum: that would read all of it."""
+    """Return an array's bytes, in place. Checks only the header, as the checksum would require reading everything."""
     view = memoryview(record).cast("B")
     what = f"array {name} of segment {segment}"
     if view.nbytes < HEADER:
-        raise CorruptStoreError(f"{what} has {view.nbytes} bytes, fewer than its header; restore a backup")
+        raise CorruptStoreError(f"{what} has {view.nbytes} bytes, too few for its header; restore a backup")
     magic, _, number, size, kind = _array_header.unpack_from(view)
     if (magic, number, kind) != (b"WHAa", segment, SEGMENT_ARRAYS.index(name)) or size != view.nbytes - HEADER:
-        raise CorruptStoreError(f"{what} has a header that does not fit it; restore a backup")
+        raise CorruptStoreError(f"{what} has a header that does not match it; restore a backup")
     return view[HEADER:]
 
 
 def check_array(record: Any, segment: int, name: str) -> int:
-    """Check an array's header and checksum; returns its bytes."""
+    """Check an array's header and checksum. Returns its size in bytes."""
     unpack_array(record, segment, name)
     return checked(record, f"array {name} of segment {segment}", b"WHAa", HEADER).nbytes
 
 
 def unpack_dead(record: Any, segment: int, n: int) -> NDArray[np.uint8]:
-    """Return the bitmap of a segment's dead items, a copy."""
-    what = f"the tombstones of segment {segment}"
+    """Return a copy of a segment's bitmap of dead items."""
+    what = f"the bitmap of dead items of segment {segment}"
     view = checked(record, what, b"WHAt", HEADER)
     _, _, number, size, _ = _array_header.unpack_from(view)
     if number != segment or size != view.nbytes - HEADER or size != (n + 7) // 8:
-        raise CorruptStoreError(f"{what} do not fit its {n} items; restore a backup")
+        raise CorruptStoreError(f"{what} does not match its {n} items; restore a backup")
     return np.frombuffer(view[HEADER:], dtype=np.uint8).copy()
 
 
 def delta_bytes(batch: WriteBatch) -> int:
-    """Return how long a write batch's record will be."""
+    """Return the size of a write batch's record in bytes."""
     payloads = batch.upserts.payloads
     return _delta_header.size + batch.nbytes + (payloads.ends.nbytes if payloads is not None else 0)
 
@@ -151,7 +151,7 @@ def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
 
 
 def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBatch:
-    """Read a write batch back; checks everything."""
+    """Read a write batch, after checking its checksum, sizes and flags."""
     what = f"write {sequence}"
     view = checked(record, what, b"WHAd", _delta_header.size)
     _, _, stored, deletes, upserts, size, flags = _delta_header.unpack_from(view)
@@ -161,7 +161,9 @@ def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBa
     if stored != sequence or view.nbytes != expected:
         raise CorruptStoreError(f"{what} has {view.nbytes} bytes instead of {expected}; restore a backup")
     if bool(flags & _VECTORS) != bool(settings.vector_bytes):
-        raise CorruptStoreError(f"{what} has flags {flags:#x}, which do not fit the index's settings; restore a backup")
+        raise CorruptStoreError(
+            f"{what} has flags {flags:#x}, which do not match the index's settings; restore a backup"
+        )
     at = _delta_header.size
 
     def column(dtype: str, count: int) -> NDArray[Any]:
@@ -190,11 +192,11 @@ def pack_manifest(values: dict[str, Any]) -> bytearray:
 
 
 def unpack_manifest(record: Any) -> dict[str, Any]:
-    """Read the manifest back."""
+    """Read the manifest. Raises FormatError if another version wrote it."""
     view = checked(record, "the manifest", b"WHAm", _manifest_header.size)
     _, _, size = _manifest_header.unpack_from(view)
     if size != view.nbytes - _manifest_header.size:
-        raise CorruptStoreError("the manifest has a wrong length; restore a backup")
+        raise CorruptStoreError("the manifest has the wrong length; restore a backup")
     values: dict[str, Any] = json.loads(bytes(view[_manifest_header.size :]))
     if values["format"] != FORMAT:
         remedy = "upgrade whamming to open it" if values["format"] > FORMAT else "import its items into a new index"

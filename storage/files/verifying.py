@@ -1,4 +1,4 @@
-"""Checking every byte of an index's LMDB file."""
+"""Verifying every byte of an index's LMDB file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whamming.storage.store.protocol import Progress, VerifyReport
 
 
 def verify_file(path: Path, txn: Any, settings: IndexSettings, progress: Progress | None) -> VerifyReport:
-    """Check the structure of the pages and the checksum of every record that a read transaction shows."""
+    """Check the structure of the pages, and the checksum of every record that a read transaction sees."""
     try:
         check_file(path)
     except CorruptStoreError as error:
@@ -53,7 +53,7 @@ def verify_file(path: Path, txn: Any, settings: IndexSettings, progress: Progres
 
 
 def _check_record(key: bytes, value: Any, settings: IndexSettings, items: dict[int, int]) -> bool:
-    """Check one record; tells whether it is an array of a segment that is in use. Raises StorageError."""
+    """Check one record. Returns whether it is an array of a segment in use. Raises StorageError."""
     sequence, number = sequence_of(key), segment_of(key)
     if sequence is not None:
         unpack_delta(value, sequence, settings)
@@ -64,5 +64,5 @@ def _check_record(key: bytes, value: Any, settings: IndexSettings, items: dict[i
             check_array(value, number, SEGMENT_ARRAYS[key[9]])
             return True
     elif key != MANIFEST_KEY:
-        raise CorruptStoreError(f"a record with the unknown key {key!r}")
+        raise CorruptStoreError(f"a record has the unknown key {key.hex()}")
     return False

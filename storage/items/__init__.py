@@ -1,1 +1,1 @@
-"""Items as columns, and the segments that are made of them."""
+"""Items as columns, and segments built from them."""

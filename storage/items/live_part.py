@@ -1,4 +1,4 @@
-"""A segment without the items that were deleted or replaced since it was built. Immutable."""
+"""A segment minus the items that were deleted or replaced since it was built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whamming.storage.items.segment import Segment
 
 
 class LivePart:
-    """A segment and a bitmap of its dead places. Removing more items gives another one."""
+    """A segment and a bitmap of its dead places. Immutable: removing items returns another LivePart."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class LivePart:
         dead: NDArray[np.uint8] | None = None,
         dead_count: int | None = None,
     ) -> None:
-        """``number``: of a sealed segment; ``dead``: bitmap by place; ``dead_count``: its bits, if they are known."""
+        """``number`` of a sealed segment; ``dead``, a bitmap by place; ``dead_count``, its set bits, if known."""
         self.segment = segment
         self.number = number
         self.dead = dead
@@ -34,14 +34,14 @@ class LivePart:
         """What the engine searches."""
 
     def without_ids(self, ids: NDArray[np.uint64]) -> LivePart:
-        """Return it without some more ids (sorted, each once). Those that it does not have (any more) are ignored."""
+        """Return this part without the given ids (sorted, each once). Ids that it does not have are ignored."""
         return self.removing(ids)[0]
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
-        """Return it without some more ids (sorted, each once), and those of them that it does not have (any more)."""
+        """Return this part without the given ids (sorted, each once), and the ids that it does not have."""
         places = self.segment.find(ids)
         there = self.is_alive(places)
-        if not there.any():  # so most writes copy the bitmaps of few parts
+        if not there.any():  # the common case: most writes touch few parts, so few bitmaps are copied
             return self, ids
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
         removed = places[there]
@@ -49,7 +49,7 @@ class LivePart:
         return LivePart(self.segment, self.number, dead, self.dead_count + len(removed)), ids[~there]
 
     def ids_removed_since(self, earlier: LivePart) -> NDArray[np.uint64]:
-        """Return the ids, sorted, that died after ``earlier``, the same part at an earlier time."""
+        """Return the ids, sorted, that died since ``earlier``, an earlier state of the same part."""
         if self.dead is None or self.dead_count == earlier.dead_count:
             return np.empty(0, dtype=np.uint64)
         changed = self.dead if earlier.dead is None else self.dead & ~earlier.dead
@@ -59,7 +59,7 @@ class LivePart:
         return np.sort(self.segment.ids(found[row] * 8 + bit))
 
     def is_alive(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which places (-1: none) hold an item that is still there."""
+        """Return which places hold a live item; False for place -1."""
         there = places >= 0
         if self.dead is not None:
             safe = np.where(there, places, 0)
@@ -67,22 +67,22 @@ class LivePart:
         return there
 
     def places(self) -> NDArray[np.int64]:
-        """Return the places of all items that are still there."""
+        """Return the places of all live items."""
         if self.dead is None:
             return np.arange(self.segment.n, dtype=np.int64)
         gone = np.unpackbits(self.dead, count=self.segment.n, bitorder="little")
         return np.flatnonzero(gone == 0)
 
     def rows(self) -> Rows:
-        """Return all items that are still there."""
+        """Return all live items."""
         return self.segment.rows(self.places())
 
     def is_same_as(self, other: LivePart) -> bool:
-        """Tell whether both are one part, at whatever time and wherever its segment is read from."""
+        """Return whether both are the same part, in any state and wherever the segment is read from."""
         return self.segment is other.segment if self.number is None else self.number == other.number
 
 
 def merged_rows(parts: Sequence[LivePart]) -> Rows:
     """Return the live items of several parts, sorted by id."""
     rows = Rows.concatenate([part.rows() for part in parts])
-    return rows.take(np.argsort(rows.ids, kind="stable"))  # which merges what is in order already
+    return rows.take(np.argsort(rows.ids, kind="stable"))  # a stable sort merges sorted runs quickly

@@ -1,4 +1,4 @@
-"""Payloads as columns: the byte strings of all items end to end."""
+"""Payloads as a column: the byte strings of all items, one after the other."""
 
 from __future__ import annotations
 
@@ -14,40 +14,36 @@ from whamming.native.display import counted
 from whamming.storage.settings import MAX_PAYLOAD
 
 _CHUNK_BYTES = 1 << 18
-"""Payload bytes that are reordered at a time; each byte needs some 24 bytes of working memory."""
+"""How many payload bytes are reordered at a time; each needs some 24 bytes of working memory."""
 
 
 @dataclass(frozen=True)
 class Payloads:
-    """Byte strings end to end: item i is ``data[ends[i - 1] : ends[i]]``."""
+    """A column of byte strings: item i is ``data[ends[i - 1] : ends[i]]``."""
 
     ends: NDArray[np.uint64]
     data: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.ends)
 
     def __repr__(self) -> str:
-        """Describe the payloads in a line."""
         return f"Payloads({counted(len(self), 'item')}, {counted(len(self.data), 'byte')})"
 
     def __getitem__(self, i: int) -> bytes:
-        """Return one."""
         start = int(self.ends[i - 1]) if i else 0
         return self.data[start : int(self.ends[i])].tobytes()
 
     @classmethod
     def of(cls, payloads: Sequence[bytes]) -> Payloads:
-        """Put byte strings end to end."""
         lengths = np.fromiter((len(p) for p in payloads), dtype=np.uint64, count=len(payloads))
         return cls(np.cumsum(lengths, dtype=np.uint64), np.frombuffer(b"".join(payloads), dtype=np.uint8))
 
     @classmethod
     def from_lengths(cls, lengths: ArrayLike, data: bytes | memoryview) -> Payloads:
-        """Return what is described by each payload's length and the bytes of all, as messages carry them.
+        """Return a column over ``data``, given the length of each payload, as messages have them.
 
-        Nothing is copied, and nothing is checked: :meth:`WriteBatch.of` does that.
+        Nothing is copied or checked; :meth:`WriteBatch.of` does that.
         """
         ends = np.cumsum(np.asarray(lengths), dtype=np.uint64)
         return cls(ends, np.frombuffer(data, dtype=np.uint8))
@@ -58,16 +54,15 @@ class Payloads:
         return cls(np.zeros(count, dtype=np.uint64), np.empty(0, dtype=np.uint8))
 
     def lengths(self) -> NDArray[np.uint64]:
-        """Return the length of each in bytes."""
+        """Return the length of each payload in bytes."""
         return np.diff(self.ends, prepend=np.uint64(0))
 
     def tolist(self) -> list[bytes]:
-        """Return all as byte strings."""
         data, ends = self.data.tobytes(), self.ends.tolist()
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def take(self, order: NDArray[np.integer[Any]]) -> Payloads:
-        """Return some, in another order. Needs memory for the result and a few megabytes."""
+        """Return the payloads at some positions, in that order. Needs memory for the result and a few megabytes."""
         starts = np.concatenate([np.zeros(1, dtype=np.uint64), self.ends])[:-1][order]
         lengths = self.ends[order] - starts
         ends = np.cumsum(lengths, dtype=np.uint64)
@@ -86,25 +81,27 @@ class Payloads:
 
     @staticmethod
     def concatenate(parts: Sequence[Payloads]) -> Payloads:
-        """Put several columns one after the other."""
+        """Join several columns."""
         shifts = np.cumsum([0] + [len(p.data) for p in parts], dtype=np.uint64)
         ends = [p.ends + shift for p, shift in zip(parts, shifts, strict=False)]
         return Payloads(np.concatenate(ends), np.concatenate([p.data for p in parts]))
 
 
 def as_payloads(payloads: Sequence[bytes | None] | Payloads | None, count: int) -> Payloads | None:
-    """Return the payloads of ``count`` items as a column; None if all are empty. Raises InvalidArgumentError."""
+    """Return the payloads of ``count`` items as a column, or None if all are empty. Raises InvalidArgumentError."""
     if payloads is None:
         return None
     if isinstance(payloads, np.ndarray) and payloads.dtype.kind == "S":
         raise InvalidArgumentError(
-            f"the payloads are a numpy array of {payloads.dtype}, which cannot hold payloads that end in zero bytes; "
-            "give a list of bytes, or an array of objects"
+            f"payloads are a numpy array of {payloads.dtype}, which drops zero bytes at the end of a payload; give a "
+            "list of bytes, or an array of objects"
         )
     if not hasattr(payloads, "__len__"):
-        raise InvalidArgumentError(f"the payloads are a {type(payloads).__name__}; give a list of bytes")
+        raise InvalidArgumentError(f"payloads are a {type(payloads).__name__}; give a list of bytes")
     if len(payloads) != count:
-        raise InvalidArgumentError(f"{len(payloads)} payloads for {count} items; give one each (b'' or None for none)")
+        raise InvalidArgumentError(
+            f"{len(payloads)} payloads for {count} items; give one per item (None or b'' for none)"
+        )
     if isinstance(payloads, Payloads):
         return _checked(payloads)
     for row, payload in enumerate(payloads):
@@ -117,17 +114,17 @@ def as_payloads(payloads: Sequence[bytes | None] | Payloads | None, count: int) 
 
 
 def _checked(payloads: Payloads) -> Payloads | None:
-    """Check a column, and copy what its owner could still change."""
+    """Check a column, and copy the arrays that the caller could still change."""
     ends, data = np.asarray(payloads.ends), np.asarray(payloads.data)
     if ends.ndim != 1 or ends.dtype != np.uint64 or data.ndim != 1 or data.dtype != np.uint8:
         raise InvalidArgumentError(
-            f"payloads with ends of {ends.dtype} {ends.shape} and data of {data.dtype} {data.shape}; "
+            f"payloads have ends of {ends.dtype} {ends.shape} and data of {data.dtype} {data.shape}; "
             "they must be uint64 [n] and uint8 [bytes]"
         )
     if len(ends) and ((ends[1:] < ends[:-1]).any() or int(ends[-1]) != len(data)):
         raise InvalidArgumentError(
-            f"payloads that end at byte {int(ends[-1])} of {len(data)}; ends must not decrease, and the last one must "
-            "be the number of bytes"
+            f"payloads end at byte {int(ends[-1])} of {len(data)}; ends must not decrease, and the last one must be "
+            "the number of bytes"
         )
     if len(data) == 0:
         return None
@@ -140,6 +137,6 @@ def _checked(payloads: Payloads) -> Payloads | None:
 
 def _too_long(row: int, size: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the payload of row {row} has {size} bytes; at most {MAX_PAYLOAD} are kept with an item, "
-        "store more elsewhere and its key here"
+        f"the payload of row {row} has {size} bytes; the limit is {MAX_PAYLOAD}: keep larger data elsewhere and its "
+        "key in the payload"
     )

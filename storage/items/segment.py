@@ -1,8 +1,8 @@
 """A segment: items as flat arrays, in RAM or in a memory map. Immutable.
 
-Large segments are sealed: their rows are in an order that searches well, and they have tables. Recent writes are in
-*runs*: small segments in RAM whose rows stay in order of id, without tables. Those are quick to build, and up to a
-million rows a sweep of them takes no longer than probing would.
+Large segments are sealed: their rows are in an order that is fast to search, and they have hash tables. Recent writes
+are in *runs*: small segments in RAM, in order of id and without tables. Runs are quick to build, and up to a million
+rows, sweeping them takes no longer than probing tables would.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError
 
 SEGMENT_ARRAYS: Final = (*ARRAY_NAMES, "by_id", "payload_ends", "payload_data", "vectors")
-"""The engine's arrays; all places by increasing id; where each place's payload ends; the payloads; the kept vectors."""
+"""The engine's arrays; all places in order of id; where each place's payload ends; the payloads; the kept vectors."""
 
 
 class Segment:
-    """Items at places 0 .. n - 1, in an order of the engine's choice."""
+    """Items at places 0 to n - 1, in an order that the engine chooses."""
 
     def __init__(self, settings: IndexSettings, arrays: Mapping[str, Any], owner: object = None) -> None:
-        """Open a segment over its arrays, in place. ``owner`` is kept alive for as long as they are in use.
+        """Open a segment over its arrays, in place. ``owner`` is kept alive as long as the arrays are in use.
 
-        Raises CorruptStoreError if the arrays do not fit together.
+        Raises CorruptStoreError if the sizes of the arrays do not match.
         """
         self.index = Index.from_arrays({name: arrays[name] for name in ARRAY_NAMES}, owner=owner)
         self.n = self.index.n
@@ -40,7 +40,7 @@ class Segment:
         for name, size in expected.items():
             found = memoryview(self._arrays[name]).nbytes
             if found != size and not (name == "payload_ends" and found == 0):
-                raise CorruptStoreError(f"the array {name} has {found} bytes; {self.n} items need {size}")
+                raise CorruptStoreError(f"array {name} has {found} bytes; {self.n} items need {size}")
         self._check_order()
 
     @classmethod
@@ -52,7 +52,7 @@ class Segment:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Segment:
-        """Build one in RAM, with the tables that the settings ask for."""
+        """Build a segment in RAM, with the tables that the settings require."""
         index = Index.build(
             rows.codes,
             settings.bits,
@@ -66,7 +66,7 @@ class Segment:
 
     @classmethod
     def build_run(cls, settings: IndexSettings, rows: Rows) -> Segment:
-        """Build one of recent writes, in order of id, in RAM and without tables."""
+        """Build a run of recent writes in RAM: in order of id, without tables."""
         index = Index.build(rows.codes, settings.bits, rows.ids, "none", reorder=False, threads=1)
         return cls(settings, _arrays_of(index, rows))
 
@@ -77,41 +77,41 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays in bytes."""
         return sum(buffer.nbytes for buffer in self.arrays.values())
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all payloads."""
+        """Size of all payloads in bytes."""
         return memoryview(self._arrays["payload_data"]).nbytes
 
     @property
     def has_payloads(self) -> bool:
-        """At least one item has a payload."""
+        """Whether at least one item has a payload."""
         return memoryview(self._arrays["payload_ends"]).nbytes > 0
 
     def find(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the places of some ids (sorted, for speed), -1 for those that the segment does not have."""
-        # "Nowhere" is 2**64 - 1, which is -1 as a signed integer.
+        """Return the places of some ids (sorted, for speed); -1 for ids that the segment does not have."""
+        # The engine returns 2**64 - 1 for a missing id, which is -1 as a signed integer.
         return self.index.find(self._arrays["by_id"], ids).view(np.int64)
 
     def payload(self, place: int) -> bytes:
-        """Return the payload of one place."""
         payloads = self._payloads()
         if payloads is None:
             return b""
         start, end = int(payloads.ends[place - 1]) if place else 0, int(payloads.ends[place])
         if not start <= end <= len(payloads.data):
-            raise CorruptStoreError(f"the payload of place {place} would lie at {start} to {end}; verify the index")
+            raise CorruptStoreError(
+                f"the payload of place {place} spans bytes {start} to {end} of {len(payloads.data)}; verify the index"
+            )
         return payloads.data[start:end].tobytes()
 
     def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return where the payloads of some places end, among those of all places; None: there are none."""
+        """Return where the payloads of some places end, within the payloads of all places; None if there are none."""
         payloads = self._payloads()
         return None if payloads is None else payloads.ends[places]
 
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the ids of some places."""
         return self.index.ids_at(places)
 
     def codes(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -119,20 +119,20 @@ class Segment:
         return self.index.codes_at(places)
 
     def vectors(self, places: NDArray[np.int64]) -> NDArray[np.uint8] | None:
-        """Return the kept vectors at some places, as bytes ``[n, vector_bytes]``; None: the index keeps none."""
+        """Return the kept vectors at some places, as bytes ``[n, vector_bytes]``; None if the index keeps none."""
         if not self._vector_bytes:
             return None
         column = np.frombuffer(self._arrays["vectors"], dtype=np.uint8) if self.n else np.empty(0, dtype=np.uint8)
         return column.reshape(self.n, self._vector_bytes).take(places, axis=0)
 
     def rows(self, places: NDArray[np.int64]) -> Rows:
-        """Return the items at some places, given in increasing order."""
+        """Return the items at some places, which must be in increasing order."""
         payloads = self._payloads()
         if payloads is not None:
             ends = payloads.ends
             bounds = np.stack([np.where(places > 0, ends[places - 1], 0), ends[places]], axis=1).ravel()
             if len(bounds) and (bounds[-1] > len(payloads.data) or (bounds[1:] < bounds[:-1]).any()):
-                raise CorruptStoreError("payloads that overlap or lie outside of their array; verify the index")
+                raise CorruptStoreError("payloads overlap or lie outside their array; verify the index")
             payloads = payloads.take(places)
         return Rows(self.ids(places), self.codes(places), payloads, self.vectors(places))
 
@@ -143,18 +143,18 @@ class Segment:
         return Payloads(ends, np.frombuffer(self._arrays["payload_data"], dtype=np.uint8))
 
     def _check_order(self) -> None:
-        """Look at both ends of ``by_id``; the rest is checked as it is met."""
+        """Check both ends of ``by_id``. The engine checks the other entries when it reads them."""
         if not self.n:
             return
         ends = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)[[0, -1]]
         if ends.max() >= self.n:
-            raise CorruptStoreError(f"the array by_id leads to place {ends.max()} of {self.n}; restore a backup")
+            raise CorruptStoreError(f"array by_id refers to place {ends.max()} of {self.n}; restore a backup")
 
 
 def _arrays_of(index: Index, rows: Rows) -> dict[str, Any]:
-    """Return the engine's arrays, and ours in the order of its places."""
+    """Return the engine's arrays and storage's own, which follow the engine's order of places."""
     ids = index.ids
-    by_id = np.argsort(ids, kind="stable").astype("<u4")  # fast where they are in order, as in most runs
+    by_id = np.argsort(ids, kind="stable").astype("<u4")  # fast if they are sorted, as in most runs
     arrays: dict[str, Any] = dict(index.arrays)
     arrays |= {"by_id": by_id, "payload_ends": b"", "payload_data": b"", "vectors": b""}
     payloads = rows.payloads if rows.payloads is not None and len(rows.payloads.data) else None

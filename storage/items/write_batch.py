@@ -1,4 +1,4 @@
-"""Changes that take effect together, and what a series of them comes to."""
+"""A batch of writes, and the net effect of a series of batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from whamming.storage.settings import IndexSettings
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """Changes that take effect together: first the deletes, then the upserts. If an id repeats, the last item wins."""
+    """Changes that are applied together: first the deletes, then the upserts. If an id repeats, the last item wins."""
 
     deletes: NDArray[np.uint64]
     upserts: Rows
-    """The ids may repeat."""
+    """Ids may repeat here."""
 
     @classmethod
     def of(
@@ -35,10 +35,10 @@ class WriteBatch:
         *,
         vectors: NDArray[np.uint8] | None = None,
     ) -> WriteBatch:
-        """Check a user's values, the whole batch or nothing, and bring the codes into the engine's bit order.
+        """Check the user's values, and convert the codes to the engine's bit order. Raises InvalidArgumentError.
 
-        ``payloads``: a list of bytes, or a column of them, which is taken over without being copied if it is read-only.
-        ``vectors``: those that the codes were made from, packed, for an index that keeps them.
+        ``payloads``: a list of bytes, or a column of them, which is not copied if it is read-only.
+        ``vectors``: the packed vectors that the codes were made from, for an index that keeps them.
         """
         own = as_ids(ids)
         packed = as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
@@ -46,7 +46,7 @@ class WriteBatch:
             packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
         packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
         if len(packed) != len(own):
-            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; each item has one of both")
+            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; give one code per id")
         spare = settings.bits % 8
         if spare:
             packed[:, -1] &= (1 << spare) - 1
@@ -54,14 +54,13 @@ class WriteBatch:
         if settings.vector_bytes and vectors is None:
             if len(own):
                 raise InvalidArgumentError(
-                    f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); upsert the "
-                    "vectors, it makes the codes itself"
+                    f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); give vectors "
+                    "instead, the index computes the codes"
                 )
             vectors = np.empty((0, settings.vector_bytes), dtype=np.uint8)
         return cls(as_ids(deletes), Rows(own, packed, given, vectors))
 
     def __repr__(self) -> str:
-        """Describe the batch in a line."""
         return f"WriteBatch({counted(len(self.upserts), 'upsert')}, {counted(len(self.deletes), 'delete')})"
 
     def __len__(self) -> int:
@@ -70,20 +69,20 @@ class WriteBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its columns."""
+        """Size of all columns in bytes."""
         return self.deletes.nbytes + self.upserts.nbytes
 
 
 def net_changes(batches: Sequence[WriteBatch]) -> tuple[NDArray[np.uint64], Rows]:
-    """Return what batches, one after the other, come to: all ids that they touch, and the items that remain.
+    """Return the net effect of batches that are applied in order: all ids that they touch, and the items that remain.
 
-    Both are sorted by id. There is at least one batch.
+    Both are sorted by id. There must be at least one batch.
     """
     ids = np.concatenate([column for batch in batches for column in (batch.deletes, batch.upserts.ids)])
     rows = Rows.concatenate([batch.upserts for batch in batches]) if len(batches) > 1 else batches[0].upserts
-    if len(ids) == len(rows) and (ids[1:] > ids[:-1]).all():  # the usual load of new items: nothing repeats
+    if len(ids) == len(rows) and (ids[1:] > ids[:-1]).all():  # the common case: new items in order of id
         return ids, rows
-    places: list[NDArray[np.int64]] = []  # row among all upserts, or -1: deleted
+    places: list[NDArray[np.int64]] = []  # the row among all upserts, or -1 for a delete
     count = 0
     for batch in batches:
         places.append(np.full(len(batch.deletes), -1, dtype=np.int64))

@@ -1,1 +1,1 @@
-"""What holds one index: the store protocol, the segmented store, its contents and their upkeep."""
+"""The store that holds one index: its protocol, the segmented store, and maintenance."""

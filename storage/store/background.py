@@ -1,4 +1,4 @@
-"""Work in the background: tasks with a thread of their own, and builds that let searches and writes go first."""
+"""Background work: tasks that have their own thread, and builds at low priority."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 _NICE: Final = 10
 RETRY_SECONDS = 1.0
-"""After an error, the task rests for so long."""
+"""After an error, a task pauses for this time before it runs again."""
 
 
 class BackgroundTask:
-    """A task and its thread, which starts with the first request."""
+    """A task that runs in its own thread, which starts with the first request."""
 
     def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
-        """``delay``: seconds from a request to the run that serves it, and all that come meanwhile.
+        """``delay``: seconds between a request and the run; requests that come meanwhile share the run.
 
-        ``retry``: run again after an error, without a request.
+        ``retry``: run again after an error, without a new request.
         """
         self._name = name
         self._task = task
@@ -38,15 +38,15 @@ class BackgroundTask:
         self._runs = 0
         self._thread: threading.Thread | None = None
         self.waiting = 0
-        """Threads in :meth:`wait` or :meth:`wait_until_idle`."""
+        """Number of threads in :meth:`wait` or :meth:`wait_until_idle`."""
 
     def request(self) -> None:
-        """Have the task run soon, once for all requests until then."""
+        """Make the task run soon, once for all requests until then."""
         with self._condition:
             self._request()
 
     def wait(self, timeout: float) -> None:
-        """Request a run and wait until one has ended, well or not."""
+        """Request a run, and wait until one has ended, successfully or not."""
         with self._condition:
             before = self._runs
             self._request()
@@ -71,7 +71,7 @@ class BackgroundTask:
         self._condition.notify_all()
 
     def stop(self) -> None:
-        """Have the thread end after the run that is under way."""
+        """Make the thread end after the current run."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
@@ -88,7 +88,8 @@ class BackgroundTask:
             except ClosedError:
                 return
             except Exception:
-                log.exception("%s: failed; the next write tries it again", self._name)
+                when = f"in {RETRY_SECONDS:g} s" if self._retry else "after the next write"
+                log.exception("%s failed; it is retried %s", self._name, when)
                 with self._condition:
                     self._wanted |= self._retry
                     self._condition.wait_for(lambda: self._stopped, RETRY_SECONDS)
@@ -108,15 +109,15 @@ class BackgroundTask:
 
 
 def at_low_priority(build: Callable[[], T]) -> T:
-    """Return what a function returns that takes much time and no locks: it runs in a thread that lets others go first.
+    """Return the result of a long computation, which runs in a thread of low priority.
 
-    A thread that holds a lock must not do so: those who wait for the lock would wait for whoever goes first.
+    The caller must not hold a lock. Threads that wait for the lock would have to wait for the low-priority thread.
     """
     with ThreadPoolExecutor(1, "whamming-build", initializer=_lower_priority) as thread:
         return thread.submit(build).result()
 
 
 def _lower_priority() -> None:
-    if sys.platform == "linux":  # where each thread has a priority of its own
+    if sys.platform == "linux":  # each thread has its own priority there
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICE))

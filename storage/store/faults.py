@@ -1,6 +1,7 @@
-"""Named points at which tests kill the process, to see what a crash there leaves behind.
+"""Named points in the code at which tests kill the process, to check what a crash leaves behind.
 
-In production :data:`hook` is None and a point costs nothing."""
+In production :data:`hook` is None and a point costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,6 @@ hook: Callable[[str], None] | None = None
 
 
 def point(name: str) -> None:
-    """Pass a point. The names are a part of what the crash tests cover: see ``tests/storage``."""
+    """Call the hook, if a test has set one. The crash tests in ``tests/storage`` refer to the names."""
     if hook is not None:
         hook(name)

@@ -1,4 +1,4 @@
-"""Group commit: one wait for the disk serves all threads that write at once."""
+"""Group commit: threads that write at the same time share one commit, and so one wait for the disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from whamming.storage.storage_errors import StorageError
 from whamming.storage.store.contents import Change
 
 GATHER_SECONDS: Final = 0.002
-"""A commit waits at most so long for other threads, if they have been writing within RECENT_SECONDS. A thread that
-writes alone never waits."""
+"""How long a commit waits for other threads that have written within RECENT_SECONDS. A thread that writes alone never
+waits."""
 RECENT_SECONDS: Final = 0.05
 
 
@@ -21,51 +21,50 @@ class QueuedWrite:
     """A write that waits for its group's commit."""
 
     def __init__(self, change: Change) -> None:
-        """Remember who writes what."""
         self.change = change
         self.thread = threading.get_ident()
         self.done = False
         self.removed = 0
-        """Items that it removed, if it only deletes."""
+        """Number of items removed, if the write only deletes."""
         self.error: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
-        """Let the writer raise an error."""
+        """Mark the write as failed; its thread raises the error."""
         self.error, self.done = error, True
 
 
 class GroupCommit:
-    """A queue of writes. The first thread to come commits for all that queue up meanwhile."""
+    """A queue of writes. One thread leads: it commits all writes that are in the queue."""
 
     def __init__(self, writing: threading.Lock, commit: Callable[[], None]) -> None:
-        """``commit`` commits what :meth:`take` gives, and is called with the lock ``writing`` held."""
+        """``commit`` commits the writes that :meth:`take` returns. It is called with the lock ``writing`` held."""
         self._writing = writing
         self._commit = commit
         self._queueing = threading.Condition()
-        self._leading = False  # a thread is about to commit for the others
+        self._leading = False  # whether a thread is about to commit for the others
         self._queue: list[QueuedWrite] = []
-        self._writers: dict[int, float] = {}  # threads that wrote lately, and when
+        self._writers: dict[int, float] = {}  # threads that wrote recently, and when
 
     def __len__(self) -> int:
-        """Return how many writes are waiting."""
+        """Return the number of waiting writes."""
         return len(self._queue)
 
     def take(self) -> list[QueuedWrite]:
-        """Return all writes that are waiting, which the caller commits now."""
+        """Remove and return all waiting writes, which the caller commits now."""
         with self._queueing:
             taken, self._queue = self._queue, []
         return taken
 
     def write(self, change: Change) -> int:
-        """Return when a write is committed: by another thread, or by this one for all that have queued up.
+        """Commit a change, or wait until another thread has committed it.
 
-        Returns how many items it removed, if it only deletes. Raises what kept it from being committed.
+        Returns how many items it removed, if it only deletes. Raises the error that prevented the commit.
         """
         write = QueuedWrite(change)
         self._wait_for_commit(write)
         if write.error is not None:
             raise write.error
-        if not write.done:  # the thread that took it from the queue was interrupted
+        if not write.done:  # the leading thread took it from the queue and was interrupted
             raise StorageError("the commit of this write was interrupted, so it may not be stored; write it again")
         return write.removed
 
@@ -81,21 +80,21 @@ class GroupCommit:
             with self._writing:
                 if not write.done:
                     self._gather()
-                    with contextlib.suppress(Exception):  # the writes carry it
+                    with contextlib.suppress(Exception):  # each failed write has the error
                         self._commit()
             self._stop_leading()
-        except BaseException:  # an interrupt, which must not leave the others waiting
+        except BaseException:  # an interrupt; the other threads must not wait forever
             self._stop_leading()
             raise
 
     def _stop_leading(self) -> None:
-        """Let another thread lead. It does no harm if two lead at once: the lock ``writing`` makes them take turns."""
+        """Let another thread lead. Two leaders do no harm: the lock ``writing`` keeps their commits apart."""
         with self._queueing:
             self._leading = False
             self._queueing.notify_all()
 
     def _gather(self) -> None:
-        """Wait a moment for the other threads that have been writing, so that they share this commit."""
+        """Wait a moment for the other recent writers, so that they share this commit."""
         now = time.monotonic()
         self._writers = {thread: last for thread, last in self._writers.items() if now - last < RECENT_SECONDS}
         with self._queueing:

@@ -1,13 +1,14 @@
-"""Where a segmented store keeps its bytes: the one thing in which its kinds differ.
+"""The journal protocol: where a segmented store keeps its bytes.
 
 A journal keeps *segments*, each a handful of flat arrays (:data:`SEGMENT_ARRAYS`), and the *writes* that are not in
-segments yet. :class:`~whamming.storage.SegmentedStore` does the rest: group commit, snapshots, merging. So a third
-party's store is a journal and a :class:`~whamming.storage.Backend` that hands it to ``SegmentedStore``.
+segments yet. :class:`~whamming.storage.SegmentedStore` does the rest: group commit, snapshots, merging. To add a kind
+of store, write a journal and a :class:`~whamming.storage.Backend` that passes it to ``SegmentedStore``.
 
-Threads: the store calls :meth:`Journal.append`, :meth:`Journal.install`, :meth:`Journal.load`, :meth:`Journal.refresh`
-and :meth:`Journal.reopen` from one thread at a time; at the same time another thread may be in :meth:`Journal.store` or
-:meth:`Journal.check_segments`, and any number in the rest. :meth:`Journal.close` comes last, but :meth:`Journal.verify`
-and :meth:`Journal.backup` may still be under way then, and should end well.
+Thread safety: the store calls :meth:`Journal.append`, :meth:`Journal.install`, :meth:`Journal.load`,
+:meth:`Journal.refresh` and :meth:`Journal.reopen` from one thread at a time. Meanwhile one other thread may be in
+:meth:`Journal.store` or :meth:`Journal.check_segments`, and any number of threads in the other methods.
+:meth:`Journal.close` is called last, but :meth:`Journal.verify` and :meth:`Journal.backup` may still be running then,
+and must complete.
 """
 
 from __future__ import annotations
@@ -29,92 +30,96 @@ from whamming.storage.store.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class SealedSegment:
-    """A segment of a journal."""
+    """A segment that a journal keeps."""
 
     number: int
     segment: Segment
     dead: NDArray[np.uint8] | None
-    """A bitmap by place of the items that are gone; None: none is."""
+    """A bitmap by place of the dead items; None if there are none."""
 
 
 @dataclass(frozen=True)
 class JournalState:
-    """All that a journal holds."""
+    """Everything that a journal holds."""
 
     segments: Sequence[SealedSegment] = ()
     batches: Sequence[WriteBatch] = ()
-    """The writes that are in no segment yet, oldest first."""
+    """The writes that are not in a segment yet, oldest first."""
 
 
 class Journal(Protocol):
-    """Keeps the segments and recent writes of one index. Every method raises a StorageError if it cannot do its job."""
+    """Keeps the segments and recent writes of one index. Every method may raise a StorageError."""
 
     persistent: bool
-    """What it keeps can be loaded again, by this process or another."""
+    """Whether the data can be loaded again after :meth:`close`, by this process or another."""
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is."""
+        """The settings of the index."""
 
     @property
-    def most_rows(self) -> int:
-        """How many items one segment may have."""
+    def max_rows(self) -> int:
+        """The largest number of items that a segment may have."""
 
     @property
     def position(self) -> int:
-        """How many writes have been appended, ever."""
+        """The number of writes appended so far, since the index was created."""
 
     def load(self) -> JournalState:
         """Read everything. Called when the store is opened, and after :meth:`install` has raised an error."""
 
     def check(self, batch: WriteBatch) -> None:
-        """Raise InvalidArgumentError for a batch that could never be appended: others that share its commit would
-        fail with it."""
+        """Raise InvalidArgumentError for a batch that can never be appended.
+
+        Without this check, other batches in the same commit would fail with it.
+        """
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
         """Make batches durable, all or none.
 
-        An earlier call that raised an error may have succeeded all the same, say because it was interrupted at its
-        very end. Its batches come before these, and are returned: the store does not know of them.
+        An earlier call may have raised an error and yet succeeded, for example if it was interrupted at its very end.
+        The store does not know its batches. They precede the new ones, and are returned.
         """
 
     def store(self, segment: Segment) -> int:
-        """Write the arrays of a new segment, to which nothing refers yet; returns its number."""
+        """Write the arrays of a new segment, to which nothing refers yet. Returns its number."""
 
     def check_segments(self, numbers: Sequence[int]) -> None:
-        """Raise CorruptStoreError if stored segments are not what was written. Called before they are merged: under
-        the checksums of a new segment, damage would pass for sound."""
+        """Raise CorruptStoreError if stored segments are damaged.
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
-        """In one atomic step, make these all segments of the index, with these dead items, and forget the others.
+        Called before segments are merged, because the new segment's checksums would hide the damage.
+        """
 
-        ``sealed``: a former :attr:`position`; writes up to there are in segments now and are forgotten, too.
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
+        """Atomically replace the segments of the index by these, with these dead items.
+
+        ``sealed_up_to``: an earlier :attr:`position`. Writes up to it are in segments now, and are removed as well.
         """
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Return segments to use from now on instead of those in use, by number; empty: those in use are fine.
+        """Return segments, by number, to use instead of those in use; empty if nothing changes.
 
-        Called after every append, install and refresh. A journal whose segments are in a file hands a new segment's
-        mapped arrays over here, so that the ones in memory can go.
+        Called after every append, install and refresh. A journal in a file returns the mapped arrays of a new segment
+        here, so that the arrays in memory can be freed.
         """
 
     def refresh(self) -> JournalState | Sequence[WriteBatch]:
-        """Return what another process has changed since: new writes only, or everything where segments have changed.
+        """Return what another process has changed: only the new writes, or everything if the segments have changed.
 
-        Called before every snapshot of a store that is open for reading.
+        Called before every snapshot of a store that is open read-only.
         """
 
     def sizes(self) -> tuple[int, int] | None:
-        """Return the bytes of the files, and those of them in use; None: it has no files."""
+        """Return the size of the files, and how much of it is in use, in bytes; None if there are no files."""
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Check every byte against its checksum."""
+        """Verify every byte against its checksum."""
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
-        """Write a copy to a new directory, for the same backend to open; a journal without files writes the snapshot.
+        """Write a copy to a new directory, which the same backend can open. Writes continue meanwhile.
 
-        Writing goes on meanwhile.
+        A journal without files writes the snapshot.
         """
 
     def close(self) -> None:
-        """Release everything. Segments that are in use must stay readable."""
+        """Release all resources. Segments that are in use must stay readable."""

@@ -1,13 +1,13 @@
 """When to seal, and which runs and segments to merge.
 
-Runs of recent writes form tiers by size, a factor of TIER apart, and so do sealed segments. TIER of one tier are merged
-into one of the next, so that n items lie in at most TIER - 1 parts per factor of TIER in size, and each item is
-rewritten once per tier. The smallest runs are merged at once, by the write that makes them too many; larger ones in the
-background. While the background falls behind, writers wait: see MOST_RUNS. If the index is being searched, each write
-also gives merges and seals that are under way a moment, so that searches keep a processor.
+Runs of recent writes form tiers by size, each FANOUT times larger than the one before, and so do sealed segments.
+FANOUT parts of one tier are merged into one of the next. Hence there are at most FANOUT - 1 parts per tier, and each
+item is rewritten once per tier. The smallest runs are merged by the write that adds one too many, larger ones in the
+background. If the background falls behind, writers wait: see MAX_RUNS. While the index is
+searched, each write also waits briefly for merges and seals that are under way, so that searches keep a core.
 
-Bound on space: dead items are kept below a quarter of all sealed ones. Where they are more, the segment with the
-largest share of them is rewritten. At rest, therefore, sealed rows <= 4/3 x live rows.
+Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
+fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
 """
 
 from __future__ import annotations
@@ -18,68 +18,70 @@ from typing import Final
 from whamming.storage.items.live_part import LivePart
 
 SEAL_ROWS: Final = 1 << 20
-"""Items in the delta that make it worth sealing."""
+"""The delta is sealed when it has this many items."""
 SEAL_BYTES: Final = 128 << 20
-"""Bytes in the delta, likewise."""
-WRITE_BYTES: Final = 4096
-"""What a write counts beside its items: SEAL_BYTES is reached with 32,768 writes, however small. Reading one back takes
-30 µs, and an index should be open within a second or two."""
-MOST_DELTA: Final = 4
-"""Times the above: writers then wait for the seal."""
-TIER: Final = 4
-SMALL_RUN: Final = 1024
-"""Rows: TIER runs of at most so many are merged by the write that adds the last of them."""
-MOST_RUNS: Final = 24
-"""Runs: writers wait for the background where there are more. Each run costs a search some microseconds."""
-MOST_DEAD: Final = 0.25
-MOST_PAYLOAD: Final = 1 << 30
-"""Bytes of payloads, or of vectors, that one segment may have: merging does not go beyond."""
+"""The delta is sealed when it has this many bytes."""
+WRITE_OVERHEAD_BYTES: Final = 4096
+"""Bytes that each write adds to the size of the delta, besides its items. Hence SEAL_BYTES is reached after 32,768
+writes, however small. Reading one back takes 30 µs, and an index should open within a second or two."""
+MAX_DELTA_FACTOR: Final = 4
+"""If the delta reaches this many times SEAL_ROWS or SEAL_BYTES, writers wait for the seal."""
+FANOUT: Final = 4
+"""How many parts of one tier are merged into one part of the next tier."""
+SMALL_RUN_ROWS: Final = 1024
+"""FANOUT runs of at most this many rows are merged by the write that adds the last of them."""
+MAX_RUNS: Final = 24
+"""If there are more runs, writers wait for the background. Each run costs a search some microseconds."""
+MAX_DEAD_FRACTION: Final = 0.25
+"""If more of the sealed items are dead, a segment is rewritten without them."""
+MAX_SEGMENT_PAYLOAD: Final = 1 << 30
+"""The largest total size of the payloads of one segment, in bytes. Its kept vectors have the same limit."""
 
 
-def wants_seal(rows: int, size: int, times: int = 1) -> bool:
-    """Tell whether a delta of so many items and bytes should be sealed."""
+def should_seal(rows: int, size: int, times: int = 1) -> bool:
+    """Return whether a delta of this many items and bytes should be sealed, at ``times`` the usual limits."""
     return rows >= times * SEAL_ROWS or size >= times * SEAL_BYTES
 
 
 def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
-    """Return the runs that are to be merged at once, or none."""
-    small = [run for run in runs if run.live <= SMALL_RUN]
-    return small if len(small) >= TIER else []
+    """Return the runs that the write itself should merge, or none."""
+    small = [run for run in runs if run.live <= SMALL_RUN_ROWS]
+    return small if len(small) >= FANOUT else []
 
 
 def choose_runs(runs: Sequence[LivePart]) -> list[LivePart]:
     """Return the runs to merge next in the background, or none.
 
-    Those of the lowest tier that is full; and with them those of the next tiers that one more run would fill, for these
-    would be the next to be merged.
+    These are the runs of the lowest full tier. If the merged run would fill the next tier, the runs of that tier are
+    included, and so on.
     """
     tiers: dict[int, list[LivePart]] = {}
     for run in runs:
-        if run.live > SMALL_RUN:
-            tiers.setdefault(_tier(run.live, SMALL_RUN), []).append(run)
-    full = [tier for tier, parts in tiers.items() if len(parts) >= TIER]
+        if run.live > SMALL_RUN_ROWS:
+            tiers.setdefault(_tier(run.live, SMALL_RUN_ROWS), []).append(run)
+    full = [tier for tier, parts in tiers.items() if len(parts) >= FANOUT]
     if not full:
         return []
     tier = min(full)
     chosen = list(tiers[tier])
-    while len(tiers.get(tier := tier + 1, ())) >= TIER - 1:
+    while len(tiers.get(tier := tier + 1, ())) >= FANOUT - 1:
         chosen += tiers[tier]
     return chosen
 
 
 def tier_of(rows: int) -> int:
-    """Return the tier of a sealed segment: 0 up to SEAL_ROWS items, then one more per factor of TIER."""
+    """Return the tier of a sealed segment: 0 up to SEAL_ROWS items, then one more per factor of FANOUT."""
     return _tier(rows, SEAL_ROWS)
 
 
 def _tier(rows: int, lowest: int) -> int:
     tier = 0
-    while rows > lowest * TIER**tier:
+    while rows > lowest * FANOUT**tier:
         tier += 1
     return tier
 
 
-def choose_merge(sealed: Sequence[LivePart], most_rows: int) -> list[LivePart]:
+def choose_merge(sealed: Sequence[LivePart], max_rows: int) -> list[LivePart]:
     """Return the sealed segments to merge next, or none."""
     tiers: dict[int, list[LivePart]] = {}
     for part in sealed:
@@ -87,26 +89,26 @@ def choose_merge(sealed: Sequence[LivePart], most_rows: int) -> list[LivePart]:
     for _, parts in sorted(tiers.items()):
         chosen: list[LivePart] = []
         for part in sorted(parts, key=lambda p: p.live):
-            if sum(p.live for p in chosen) + part.live > most_rows:
+            if sum(p.live for p in chosen) + part.live > max_rows:
                 break
-            if sum(p.segment.payload_bytes for p in chosen) + part.segment.payload_bytes > MOST_PAYLOAD:
+            if sum(p.segment.payload_bytes for p in chosen) + part.segment.payload_bytes > MAX_SEGMENT_PAYLOAD:
                 break
             chosen.append(part)
-        if len(chosen) >= TIER:
-            return chosen[:TIER]
+        if len(chosen) >= FANOUT:
+            return chosen[:FANOUT]
     rows, dead = sum(p.segment.n for p in sealed), sum(p.dead_count for p in sealed)
-    if dead > MOST_DEAD * rows:
+    if dead > MAX_DEAD_FRACTION * rows:
         return [max(sealed, key=lambda p: p.dead_count / p.segment.n)]
     return []
 
 
-def group(parts: Sequence[LivePart], most_rows: int) -> list[list[LivePart]]:
-    """Divide parts into groups that fit one segment each."""
+def group(parts: Sequence[LivePart], max_rows: int) -> list[list[LivePart]]:
+    """Divide parts into groups that each fit into one segment."""
     groups: list[list[LivePart]] = []
     for part in sorted(parts, key=lambda p: -p.live):
         for chosen in groups:
-            fits = sum(p.live for p in chosen) + part.live <= most_rows
-            if fits and sum(p.segment.payload_bytes for p in (*chosen, part)) <= MOST_PAYLOAD:
+            fits = sum(p.live for p in chosen) + part.live <= max_rows
+            if fits and sum(p.segment.payload_bytes for p in (*chosen, part)) <= MAX_SEGMENT_PAYLOAD:
                 chosen.append(part)
                 break
         else:

@@ -1,6 +1,6 @@
-"""What a store is: the place where one index lives. Third parties add one through the entry point ``whamming.stores``.
+"""The store protocol: a store holds one index. Plug-ins add kinds of stores by the entry point ``whamming.stores``.
 
-The entry point names an object with the methods of :class:`Backend`; :func:`backend` finds it by name.
+The entry point names an object that implements :class:`Backend`; :func:`backend` finds it by name.
 """
 
 from __future__ import annotations
@@ -18,50 +18,49 @@ from whamming.storage.settings import Durability, IndexSettings
 from whamming.storage.store.snapshot import Snapshot
 
 Progress = Callable[[float], None]
-"""Called now and then with the share done, 0.0 to 1.0."""
+"""Called from time to time with the fraction done, 0.0 to 1.0."""
 
 GROUP = "whamming.stores"
 
 
 def share_of(progress: Progress | None, done: int, count: int) -> Progress | None:
-    """Return what reports the progress of one of ``count`` like tasks, ``done`` of which are over, as that of all."""
+    """Return a callback for one of ``count`` equal tasks that reports the progress of all; ``done`` tasks are over."""
     return None if progress is None else lambda share: progress((done + share) / count)
 
 
 @dataclass(frozen=True)
 class StoreStats:
-    """What a store holds, and what it has done since it was opened."""
+    """What a store holds, and counts of its operations since it was opened."""
 
     items: int
     segments: int
-    """Sealed ones."""
+    """Number of sealed segments."""
     sealed_rows: int
-    """Items in sealed segments, with those that are gone."""
+    """Items in sealed segments, including dead ones."""
     dead_rows: int
-    """Of them, gone: deleted or replaced since. Compaction keeps them below a quarter."""
+    """Dead items in sealed segments: deleted or replaced since. Merging keeps them below a quarter."""
     delta_rows: int
-    """Written since the last seal."""
+    """Changes written since the last seal."""
     disk_bytes: int
-    """Of the file, with space that is free for reuse; 0 in RAM."""
+    """Size of the file, including space that is free for reuse; 0 in RAM."""
     used_bytes: int
-    """Of the file, in use; in RAM, of all arrays."""
+    """Size of the part of the file that is in use; in RAM, of all arrays."""
     version: int
-    """Grows with every write; not kept across restarts."""
+    """Increases with every write; starts again when the index is opened."""
     writes: int
-    """Batches written."""
+    """Number of batches written."""
     commits: int
-    """Transactions that they took: a group of concurrent writes shares one."""
+    """Number of transactions that they took. Concurrent writes share one."""
     seals: int
     compactions: int
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         return table(("statistic", "value"), vars(self).items())
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What :meth:`Store.verify` found."""
+    """The result of :meth:`Store.verify`."""
 
     problems: tuple[str, ...]
     bytes_checked: int
@@ -69,71 +68,74 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
+        """Whether no problems were found."""
         return not self.problems
 
     def __repr__(self) -> str:
-        """Describe the report in a line, with the first problem."""
+        """Return one line with the first problem."""
         found = "ok" if self.ok else f"{counted(len(self.problems), 'problem')}, the first: {self.problems[0]}"
         return f"VerifyReport({found}; {self.bytes_checked:,} bytes checked)"
 
 
 class Store(Protocol):
-    """One index, open. Any number of threads may use it at once."""
+    """One open index. Any number of threads may use it at once."""
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is."""
+        """The settings of the index."""
 
     def snapshot(self) -> Snapshot:
         """Return an immutable view of every write that has been acknowledged."""
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
-        """Apply a batch, all of it or nothing. When it returns, the next snapshot shows it, and with ``fsync`` a crash
-        does not lose it. Returns how many items a batch that only deletes has removed; 0 for any other batch. Raises
-        StorageFullError, ReadOnlyError, ClosedError."""
+        """Apply a batch, all of it or nothing.
+
+        When this returns, the next snapshot includes the batch, and with ``fsync`` no crash can lose it. Returns how
+        many items a batch that only deletes has removed, and 0 for any other batch. Raises StorageFullError,
+        ReadOnlyError or ClosedError.
+        """
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is durable. Raises what kept one from it."""
+        """Wait until every ``async`` write is on disk. Raises the error that prevented one."""
 
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn the delta into a segment. Writing and searching go on meanwhile."""
+        """Turn the delta into a segment. Writes and searches continue meanwhile."""
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge all segments and the delta into one, without the items that are gone."""
+        """Merge all segments and the delta into one segment, without dead items."""
 
     def stats(self) -> StoreStats:
-        """Tell what the store holds."""
+        """Return statistics."""
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every byte against its checksum, and the structure."""
+        """Verify the structure, and every byte against its checksum."""
 
     def backup(self, path: Path) -> None:
-        """Write a consistent copy to a new directory, for the same backend to open; writing goes on meanwhile."""
+        """Write a consistent copy to a new directory, which the same backend can open. Writes continue meanwhile."""
 
     def close(self) -> None:
-        """Finish what is under way and let go of everything. Closing twice is fine."""
+        """Finish running operations and release all resources. Closing twice is allowed."""
 
 
 class Backend(Protocol):
-    """A kind of store."""
+    """A kind of store: creates and opens stores."""
 
     persistent: bool
-    """Indexes live in a directory each; else in memory, and ``path`` is only a name."""
+    """Whether each index lives in a directory. If False, indexes are in memory and ``path`` is only a name."""
 
     def create(self, path: Path, settings: IndexSettings) -> None:
-        """Make an empty index at ``path``, a directory that does not exist yet."""
+        """Create an empty index at ``path``, a directory that does not exist yet."""
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> Store:
-        """Open the index at ``path``. ``settings`` are given where the backend is not persistent."""
+        """Open the index at ``path``. ``settings`` is given only if the backend is not persistent."""
 
 
 _backends: dict[str, Backend] = {}
-"""Those that were asked for: looking through all that is installed takes longer than opening a small index."""
+"""A cache: searching the metadata of all installed packages takes longer than opening a small index."""
 
 
 def backend(name: str) -> Backend:
-    """Return the backend that is registered under a name."""
+    """Return the backend registered under a name. Raises InvalidArgumentError if there is none."""
     if name not in _backends:
         found = entry_points(group=GROUP)
         for entry in found:
@@ -142,5 +144,5 @@ def backend(name: str) -> Backend:
                 break
         else:
             installed = ", ".join(sorted({entry.name for entry in found}))
-            raise InvalidArgumentError(f"store = {name!r}; installed stores: {installed}")
+            raise InvalidArgumentError(f"store = {name!r} is not installed; choose one of: {installed}")
     return _backends[name]

@@ -1,4 +1,4 @@
-"""The store ``ram``: everything in memory, gone when it is closed."""
+"""The ``ram`` store: everything is in memory, and lost when the index is closed."""
 
 from __future__ import annotations
 
@@ -16,62 +16,57 @@ from whamming.storage.store.snapshot import Snapshot
 
 
 class RamJournal:
-    """Keeps nothing: the store's own contents are all there is. See :class:`whamming.storage.Journal`."""
+    """Keeps nothing, as the store has everything in memory. See :class:`whamming.storage.Journal`."""
 
     persistent = False
-    most_rows = 2**31
+    max_rows = 2**31
     position = 0
 
     def __init__(self, settings: IndexSettings) -> None:
-        """Start empty."""
         self.settings = settings
         self._stored = 0
 
     def load(self) -> JournalState:
-        """Return nothing."""
         return JournalState()
 
     def check(self, batch: WriteBatch) -> None:
         """Accept every batch."""
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
-        """Do nothing."""
         return ()
 
     def store(self, segment: Segment) -> int:
-        """Return a number for the segment."""
         self._stored += 1
         return self._stored
 
     def check_segments(self, numbers: Sequence[int]) -> None:
-        """Trust memory."""
+        """Memory has no checksums."""
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
-        """Do nothing."""
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
+        """Nothing to do: the store holds the segments."""
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Leave segments where they are."""
         return {}
 
     def refresh(self) -> Sequence[WriteBatch]:
-        """Return nothing: no other process writes here."""
+        """Return no writes: no other process can write to this memory."""
         return ()
 
     def sizes(self) -> None:
-        """There are no files."""
+        """Return None: there are no files."""
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Find nothing wrong: memory has no checksums."""
+        """Report no problems, as memory has no checksums."""
         return VerifyReport((), 0, 0)
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
-        """Write the snapshot as a file that the store ``lmdb`` opens."""
+        """Write the snapshot to a file that the ``lmdb`` store can open."""
         from whamming.storage.files.lmdb_backend import write_index
 
         write_index(path, self.settings, snapshot)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Nothing to release."""
 
 
 class RamBackend:
@@ -80,12 +75,12 @@ class RamBackend:
     persistent = False
 
     def create(self, path: Path, settings: IndexSettings) -> None:
-        """Do nothing: an index in memory begins when it is opened."""
+        """Nothing to do: an index in memory is created when it is opened."""
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> SegmentedStore:
-        """Start an empty index."""
+        """Create an empty index."""
         if settings is None or read_only:
-            raise InvalidArgumentError("an index in memory cannot be opened again, only created")
+            raise InvalidArgumentError("an index in memory cannot be reopened; create a new one")
         return SegmentedStore(RamJournal(settings))
 
 

@@ -1,10 +1,10 @@
-"""The segmented store: a journal keeps the bytes, everything else happens here.
+"""The segmented store. A journal keeps the bytes; everything else happens here.
 
 ::
 
-    journal.py       where bytes go: RAM, an LMDB file, or a third party's
-    contents.py      what the index contains at a moment; immutable
-    group_commit.py  threads that write at once share a commit
+    journal.py       where the bytes go: RAM, an LMDB file, or a third party's store
+    contents.py      what the index contains at one moment; immutable
+    group_commit.py  threads that write at the same time share a commit
     background.py    saving async writes, merging runs, sealing and merging segments
 
 Locks, in the order in which they may be taken:
@@ -12,17 +12,16 @@ Locks, in the order in which they may be taken:
 ================  =====================================================================================================
 ``_closing``      one thread closes the store
 ``_maintaining``  one seal or merge of segments at a time
-``_writing``      one commit at a time; held while the disk is waited for
-``_changing``     one thread at a time replaces ``_contents``. In a store that writes, nobody waits for the disk or
-                  builds anything large under it, with one exception: a seal splits a run that is too large for one
-                  segment. A read-only store has no other lock, so under this one it reads what another process has
-                  written, and builds the runs of that
+``_writing``      one commit at a time; held while waiting for the disk
+``_changing``     one thread at a time replaces ``_contents``. In a store that writes, no thread waits for the disk or
+                  builds anything large while holding it, with one exception: a seal splits a run that is too large for
+                  one segment. A read-only store has no other lock. It holds this one while it reads what another
+                  process has written and builds runs of it
 ================  =====================================================================================================
 
-Searches take none of them: they read ``_contents``, which are immutable. (Only where small writes are pending, a search
-takes ``_changing`` to apply them.) A large batch's run is built by the thread that writes it, before it queues for its
-commit. Runs are merged, and segments built, in the background: what died meanwhile is removed when the result is
-swapped in.
+Searches take no lock: they read ``_contents``, which are immutable. (Only if small writes are pending, a search takes
+``_changing`` to apply them.) The thread that writes a large batch builds its run before it queues for the commit. Runs
+are merged, and segments built, in the background. Items that die meanwhile are removed when the result is swapped in.
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ from whamming.storage.store.snapshot import Snapshot
 log = logging.getLogger("whamming.storage")
 
 ASYNC_SECONDS = 0.05
-"""After so long, ``async`` writes are on disk."""
+"""Within this time, ``async`` writes are on disk."""
 _BACKPRESSURE_SECONDS = 10.0
-"""A writer waits at most so long for the background to catch up."""
+"""How long a writer waits at most for the background to catch up."""
 PACE_SECONDS = 0.015
-"""While an index is searched, each write waits at most so long for merges and seals that are under way. Otherwise
-writing and merging would take all processors, and searches would have to wait for them."""
+"""How long each write waits at most for merges and seals that are under way, while the index is searched. Without this,
+writing and merging would take all cores, and searches would wait for them."""
 SEARCHED_SECONDS = 0.1
 """An index counts as searched if a snapshot was taken within this time."""
 
 
 class SegmentedStore:
-    """One index, open, over a journal; see :class:`whamming.storage.Store`."""
+    """One open index over a journal; see :class:`whamming.storage.Store`."""
 
     def __init__(self, journal: Journal, *, read_only: bool = False) -> None:
-        """Load what the journal holds; closes it if that fails."""
+        """Load the contents of the journal. Closes it if that fails."""
         self.read_only = read_only
         self._journal = journal
         self._closing = threading.Lock()
@@ -77,20 +76,20 @@ class SegmentedStore:
         self._closed = False
         self._last_snapshot = -math.inf
         self._unsaved: list[WriteBatch] = []
-        self._group = GroupCommit(self._writing, self._commit)
+        self._group_commit = GroupCommit(self._writing, self._commit)
         self._saver = BackgroundTask("whamming-save", self.flush, delay=ASYNC_SECONDS, retry=True)
         self._merger = BackgroundTask("whamming-merge", self._merge_runs)
-        self._upkeep = BackgroundTask("whamming-upkeep", self.maintain)
+        self._maintainer = BackgroundTask("whamming-maintain", self.maintain)
         self._writes = self._commits = self._seals = self._compactions = 0
         try:
             state = journal.load()
             self.settings = journal.settings
-            self._contents = self._contents_of(state, version=0)
+            self._contents = self._contents_from(state, version=0)
         except BaseException:
             journal.close()
             raise
 
-    def _contents_of(self, state: JournalState, version: int) -> Contents:
+    def _contents_from(self, state: JournalState, version: int) -> Contents:
         sealed = tuple(LivePart(found.segment, found.number, found.dead) for found in state.segments)
         return Contents(self.settings, sealed, version=version).with_pending(state.batches).apply_pending()
 
@@ -98,7 +97,7 @@ class SegmentedStore:
 
     @property
     def is_ready(self) -> bool:
-        """:meth:`snapshot` returns at once: it needs no lock and reads no file."""
+        """Whether :meth:`snapshot` returns immediately: it needs no lock and reads no file."""
         return not self.read_only and not self._contents.pending
 
     def snapshot(self) -> Snapshot:
@@ -110,16 +109,16 @@ class SegmentedStore:
         if contents.pending:
             with self._changing:
                 contents = self._contents = self._contents.apply_pending()
-        self._check_open()  # after the contents were read: closing empties them
+        self._check_open()  # after reading the contents, because closing empties them
         return contents.snapshot()
 
     def _refresh(self) -> None:
-        """Take in what another process has written."""
+        """Apply what another process has written."""
         with self._changing:
             self._check_open()
             found = self._journal.refresh()
             if isinstance(found, JournalState):
-                self._contents = self._contents_of(found, self._contents.version + 1)
+                self._contents = self._contents_from(found, self._contents.version + 1)
             elif found:
                 self._contents = self._contents.with_pending(found)
             contents = self._contents = self._contents.reopened(self._journal.reopen()).apply_pending()
@@ -129,7 +128,7 @@ class SegmentedStore:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
-        """Apply a batch, all of it or nothing; concurrent writes share a commit.
+        """Apply a batch, all of it or nothing. Concurrent writes share a commit.
 
         Returns how many items a batch that only deletes has removed, and 0 for any other batch.
         """
@@ -141,7 +140,7 @@ class SegmentedStore:
         if (durability or self.settings.durability) == "async":
             removed = self._write_async(change)
         else:
-            removed = self._group.write(change)
+            removed = self._group_commit.write(change)
         self._request_maintenance()
         return removed
 
@@ -149,19 +148,19 @@ class SegmentedStore:
         with self._writing:
             self._check_writable()
             with self._changing:
-                self._contents, removed = _after(self._contents, change)
+                self._contents, removed = _with_change(self._contents, change)
             self._unsaved.append(change.batch)
             self._writes += 1
         self._saver.request()
         return removed
 
     def _commit(self) -> None:
-        """Save all that is queued or unsaved, or raise what kept it. Called with ``_writing`` held."""
+        """Save everything that is queued or unsaved, or raise the error. The caller holds ``_writing``."""
         unsaved = self._unsaved
         writes: Sequence[QueuedWrite] = ()
         recovered: Sequence[WriteBatch] | None = None
         try:
-            writes = self._group.take()
+            writes = self._group_commit.take()
             batches = [*unsaved, *(write.change.batch for write in writes)]
             if not batches:
                 return
@@ -172,7 +171,7 @@ class SegmentedStore:
             if recovered is None:
                 for write in writes:
                     write.fail(error)
-            else:  # an interrupt; but what is on disk must be in the contents: the next seal drops it there
+            else:  # an interrupt; contents must have what is on disk, or the next seal would remove it there
                 self._publish(recovered, unsaved, writes)
             raise
         self._commits += 1
@@ -181,14 +180,14 @@ class SegmentedStore:
     def _publish(
         self, recovered: Sequence[WriteBatch], unsaved: Sequence[WriteBatch], writes: Sequence[QueuedWrite]
     ) -> None:
-        """Let the next snapshot show what was saved. Doing it twice gives the same items."""
+        """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # the unsaved ones come after those, also if they are among them
+            if recovered:  # the unsaved batches come after these, even if they are among them
                 contents = contents.with_pending([*recovered, *unsaved])
             removed = []
             for write in writes:
-                contents, count = _after(contents, write.change)
+                contents, count = _with_change(contents, write.change)
                 removed.append(count)
             self._contents, self._unsaved = contents, []
             for write, count in zip(writes, removed, strict=True):
@@ -197,49 +196,49 @@ class SegmentedStore:
                     write.removed, write.done = count, True
 
     def _reopen(self) -> None:
-        """Read segments from elsewhere if the journal wants that. Called with ``_writing`` held."""
+        """Replace segments if the journal returns others. The caller holds ``_writing``."""
         try:
             segments = self._journal.reopen()
             if segments:
                 with self._changing:
                     self._contents = self._contents.reopened(segments)
         except Exception:
-            log.warning("segments could not be opened anew; those in use are kept", exc_info=True)
+            log.warning("segments could not be reopened; the current ones stay in use", exc_info=True)
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises what kept one from getting there."""
+        """Wait until every ``async`` write is on disk. Raises the error if one failed."""
         with self._writing:
             self._commit()
 
     # -- maintenance ------------------------------------------------------------------------------------------------
 
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn the delta into a segment. Writing and searching go on meanwhile."""
+        """Turn the delta into a segment. Writes and searches continue meanwhile."""
         self._check_writable()
         with self._maintaining:
             self._seal(progress)
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge all segments and the delta into one, without the items that are gone."""
+        """Merge all segments and the delta into one segment, without dead items."""
         self._check_writable()
         with self._maintaining:
             self._seal(None)
-            groups = maintenance.group(self._contents.sealed, self._most_rows)
+            groups = maintenance.group(self._contents.sealed, self._max_rows)
             for done, numbers in enumerate([{part.number for part in group} for group in groups]):
-                group = [part for part in self._contents.sealed if part.number in numbers]  # as they are now
+                group = [part for part in self._contents.sealed if part.number in numbers]  # in their current state
                 if len(group) > 1 or group[0].dead_count:
                     self._merge(group, share_of(progress, done, len(groups)))
 
     def maintain(self) -> None:
         """Seal the delta if it is large, then merge segments until no tier is full and few items are dead."""
         with self._maintaining:
-            if maintenance.wants_seal(self._contents.delta_rows, self._contents.delta_bytes):
+            if maintenance.should_seal(self._contents.delta_rows, self._contents.delta_bytes):
                 self._seal(None, threads=_background_threads())
             while True:
                 with self._changing:
                     self._check_open()
-                    self._contents = self._contents.apply_pending()  # or what was deleted lately would not count
-                chosen = maintenance.choose_merge(self._contents.sealed, self._most_rows)
+                    self._contents = self._contents.apply_pending()  # so that recent deletes count
+                chosen = maintenance.choose_merge(self._contents.sealed, self._max_rows)
                 if not chosen:
                     return
                 self._merge(chosen, None, threads=_background_threads())
@@ -249,15 +248,15 @@ class SegmentedStore:
             self._commit()
             with self._changing:
                 self._check_open()
-                contents = self._contents = self._contents.freeze(self._most_rows)
+                contents = self._contents = self._contents.freeze(self._max_rows)
             position = self._journal.position
         if contents.frozen:
-            groups = maintenance.group(contents.frozen, self._most_rows)
-            for number, group in enumerate(groups, 1):  # the delta goes with the last: what it repeats does no harm
+            groups = maintenance.group(contents.frozen, self._max_rows)
+            for number, group in enumerate(groups, 1):  # the last one removes the delta; until then, it repeats items
                 share = share_of(progress, number - 1, len(groups))
                 self._replace(group, share, threads, position if number == len(groups) else None)
             self._seals += 1
-        elif contents.frozen_rows:  # writes of which nothing is left
+        elif contents.frozen_rows:  # the writes left no items
             self._install((), None, position)
         with self._changing:
             self._contents = self._contents.without_frozen_count()
@@ -268,12 +267,12 @@ class SegmentedStore:
         self._compactions += 1
 
     def _replace(
-        self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed: int | None
+        self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed_up_to: int | None
     ) -> None:
-        """Build a segment from parts and put it in their place.
+        """Build a segment from parts, and replace them by it.
 
-        ``threads``: of a build in the background; None: the caller waits for it, so it takes what it can get.
-        ``sealed``: as in :meth:`Journal.install`.
+        ``threads``: for a build in the background; None if a caller waits for it, so it uses all cores.
+        ``sealed_up_to``: as in :meth:`Journal.install`.
         """
 
         def build() -> Segment | None:
@@ -284,27 +283,27 @@ class SegmentedStore:
         point("built")
         made = LivePart(new, self._journal.store(new)) if new is not None else None
         point("stored")
-        self._install(parts, made, sealed)
+        self._install(parts, made, sealed_up_to)
         point("installed")
 
-    def _install(self, old: Sequence[LivePart], new: LivePart | None, sealed: int | None) -> None:
+    def _install(self, old: Sequence[LivePart], new: LivePart | None, sealed_up_to: int | None) -> None:
         with self._writing:
-            self._commit()  # what dies in segments because of a write must not be saved before the write
+            self._commit()  # bitmaps of dead items must not be saved before the writes that they result from
             with self._changing:
                 self._check_open()
                 contents = self._contents = self._contents.apply_pending()
-            # No write comes in between; only merges of runs go on, which leave the sealed and frozen parts alone.
+            # No write happens in between. Runs may be merged, but that does not affect sealed and frozen parts.
             after = contents.with_segment(old, new)
             segments = [
                 SealedSegment(part.number, part.segment, part.dead) for part in after.sealed if part.number is not None
             ]
             try:
-                self._journal.install(segments, sealed)
+                self._journal.install(segments, sealed_up_to)
                 with self._changing:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
-                if self._journal.persistent:  # to know: an interrupt may come when it is done
-                    loaded = self._contents_of(self._journal.load(), self._contents.version + 1)
+                if self._journal.persistent:  # the interrupt may have come after the install, so look at what is stored
+                    loaded = self._contents_from(self._journal.load(), self._contents.version + 1)
                     with self._changing:
                         self._contents = loaded
                 raise
@@ -320,36 +319,36 @@ class SegmentedStore:
         with self._changing:
             self._check_open()
             after = self._contents.with_merged_runs(old, merged)
-            if after is not None:  # else they are being sealed
+            if after is not None:  # otherwise they are being sealed
                 self._contents = after
         if maintenance.choose_runs(self._contents.runs):
             self._merger.request()
 
     def _request_maintenance(self) -> None:
-        """Wake the background tasks that have work; wait for them where they have fallen far behind."""
+        """Wake up the background tasks that have work, and wait if they have fallen far behind."""
         contents = self._contents
         if maintenance.choose_runs(contents.runs):
             self._merger.request()
-            if len(contents.runs) > maintenance.MOST_RUNS:
+            if len(contents.runs) > maintenance.MAX_RUNS:
                 self._merger.wait(_BACKPRESSURE_SECONDS)
         rows, size = contents.delta_rows, contents.delta_bytes
-        if maintenance.wants_seal(rows, size):
-            self._upkeep.request()
-            if maintenance.wants_seal(rows, size, maintenance.MOST_DELTA):  # the delta must not outgrow memory
-                self._upkeep.wait(_BACKPRESSURE_SECONDS)
+        if maintenance.should_seal(rows, size):
+            self._maintainer.request()
+            if maintenance.should_seal(rows, size, maintenance.MAX_DELTA_FACTOR):  # the delta must not outgrow memory
+                self._maintainer.wait(_BACKPRESSURE_SECONDS)
         if time.monotonic() - self._last_snapshot < SEARCHED_SECONDS:
             self._merger.wait_until_idle(PACE_SECONDS)
-            self._upkeep.wait_until_idle(PACE_SECONDS)
+            self._maintainer.wait_until_idle(PACE_SECONDS)
 
     @property
-    def _most_rows(self) -> int:
-        """Items that one segment may have."""
-        return min(self._journal.most_rows, maintenance.MOST_PAYLOAD // max(1, self.settings.vector_bytes))
+    def _max_rows(self) -> int:
+        """The largest number of items that a segment may have."""
+        return min(self._journal.max_rows, maintenance.MAX_SEGMENT_PAYLOAD // max(1, self.settings.vector_bytes))
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> StoreStats:
-        """Tell what the store holds."""
+        """Return statistics."""
         snapshot = self.snapshot()
         contents = self._contents
         sizes = self._journal.sizes()
@@ -371,25 +370,25 @@ class SegmentedStore:
         )
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Check every byte against its checksum; in RAM there are none."""
+        """Verify every byte against its checksum; RAM has none."""
         self._check_open()
         return self._journal.verify(progress)
 
     def backup(self, path: Path) -> None:
-        """Write a consistent copy to a new directory; writing goes on meanwhile."""
+        """Write a consistent copy to a new directory. Writes continue meanwhile."""
         self._check_open()
         if not self.read_only:
             self.flush()
         self._journal.backup(path, self.snapshot())
 
     def close(self) -> None:
-        """Finish what is under way and release everything. Closing twice is fine."""
+        """Finish running operations and release all resources. Closing twice is allowed."""
         with self._closing:
             if self._closed:
                 return
-            tasks = (self._saver, self._merger, self._upkeep)
+            tasks = (self._saver, self._merger, self._maintainer)
             try:
-                with self._writing:  # no write may come between the last commit and the end
+                with self._writing:  # no write may happen between the last commit and closing
                     try:
                         if not self.read_only:
                             self._commit()
@@ -406,20 +405,20 @@ class SegmentedStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("the index is closed; open the database again")
+            raise ClosedError("the index is closed; open it again with Database.index")
 
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
-            raise ReadOnlyError("the database was opened for reading; open it with mode='w' to write")
+            raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
 
 
 def _background_threads() -> int:
-    """Return how many threads a build in the background takes: half of the cores are left to searches."""
+    """Return how many threads a background build uses; half of the cores are left to searches."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)
 
 
-def _after(contents: Contents, change: Change) -> tuple[Contents, int]:
-    """Return the contents after a change, and how many items it has removed if it only deletes."""
+def _with_change(contents: Contents, change: Change) -> tuple[Contents, int]:
+    """Return the contents after a change, and how many items it removed if it only deletes."""
     return contents.with_deletes(change) if change.only_deletes else (contents.with_change(change), 0)

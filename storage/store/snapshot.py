@@ -1,4 +1,4 @@
-"""What a search runs on: an immutable view of an index."""
+"""Snapshots: immutable views of an index, which searches run on."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ from whamming.storage.settings import IndexSettings
 from whamming.storage.vectors.kept import unpack_vectors
 
 PIECE_BYTES = 1 << 23
-"""Payload bytes in one piece of a scan, unless a single item has more."""
+"""How many payload bytes a piece of a scan may have, unless a single item has more."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """Some items by id, in the index's bit order; what ``get`` returns."""
+    """The result of ``get``: items by id, with codes in the index's bit order."""
 
     ids: NDArray[np.uint64]
     found: NDArray[np.bool_]
     codes: NDArray[np.uint8]
-    """Zero where the id was not found."""
+    """Zero if the id was not found."""
     payloads: list[bytes]
-    """Empty where the id was not found."""
+    """Empty if the id was not found."""
     vectors: NDArray[np.float32] | None = None
-    """As they are kept; zero where the id was not found. None: the index keeps none."""
+    """The kept vectors; zero if the id was not found. None if the index keeps none."""
 
     def __len__(self) -> int:
-        """Return how many ids were asked for."""
+        """Return the number of requested ids."""
         return len(self.ids)
 
     def __repr__(self) -> str:
-        """Describe the items in a line."""
         kept = "" if self.vectors is None else ", with vectors"
         return f"Items({counted(len(self), 'id')}, {int(self.found.sum()):,} found{kept})"
 
 
 class Snapshot:
-    """An immutable view of an index, to be searched for as long as it is kept. Any number of threads may use it."""
+    """An immutable view of an index, which can be searched as long as it is kept. Any number of threads may use it."""
 
     def __init__(self, settings: IndexSettings, parts: Sequence[LivePart], version: int) -> None:
-        """Put the parts together; ``version`` grows with every write."""
+        """``version`` increases with every write."""
         self.settings = settings
         self.version = version
         self._parts = tuple(part for part in parts if part.live)
@@ -63,11 +62,10 @@ class Snapshot:
         return self.view.n
 
     def __repr__(self) -> str:
-        """Describe the snapshot in a line."""
         return f"Snapshot({counted(len(self), 'item')}, {self.settings.bits} bits, version {self.version})"
 
     def exists(self, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Tell which of some ids are there."""
+        """Return which of some ids exist."""
         order = np.argsort(ids, kind="stable")
         wanted = ids[order]
         found = np.zeros(len(ids), dtype=bool)
@@ -76,7 +74,7 @@ class Snapshot:
         return found
 
     def get(self, ids: NDArray[np.uint64]) -> Items:
-        """Look some items up by id."""
+        """Look up items by id."""
         order = np.argsort(ids, kind="stable")
         wanted = ids[order]
         found = np.zeros(len(ids), dtype=bool)
@@ -97,7 +95,7 @@ class Snapshot:
         return Items(ids, found, self.settings.from_engine(codes), payloads, vectors)
 
     def vectors(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the kept vectors of some ids, ``[n, dim]``; zero for those that are not there."""
+        """Return the kept vectors of some ids, ``[n, dim]``; zero for ids that do not exist."""
         kind = self.settings.keep_vectors
         if kind is None:
             raise InvalidArgumentError("the index keeps no vectors; create it with keep_vectors='float16' or 'int8'")
@@ -113,7 +111,7 @@ class Snapshot:
         return unpack_vectors(packed, kind)
 
     def payloads(self, ids: NDArray[np.uint64]) -> list[bytes]:
-        """Return the payloads of some ids; empty for those that are not there."""
+        """Return the payloads of some ids; empty for ids that do not exist."""
         if not any(part.segment.has_payloads for part in self._parts):
             return [b""] * len(ids)
         return self.get(ids).payloads
@@ -121,7 +119,7 @@ class Snapshot:
     def scan(self, size: int = 10_000) -> Iterator[Rows]:
         """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
         if as_whole("size", size) < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be 1 or more items")
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
         return self._pieces(size)
 
     def _pieces(self, size: int) -> Iterator[Rows]:

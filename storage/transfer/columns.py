@@ -1,11 +1,10 @@
-"""Files of rows, codes or vectors, with what belongs to each row: opened, checked, and read piece by piece.
+"""Reading files of codes or vectors, with their ids and payloads, in pieces.
 
 ==========  ==========================================================================================================
-``.npz``    ``codes`` or ``vectors``, and where there are any ``ids``, ``payload_ends`` and ``payload_data``; all at
-            once in memory
-``.npy``    the rows only, with the ids beside it in ``<name>.ids.npy``, if there is such a file; mapped
-``.fvecs``  rows, each an int32 length and so many float32; mapped
-``.bvecs``  rows, each an int32 length and so many bytes; mapped
+``.npz``    ``codes`` or ``vectors``, and optionally ``ids``, ``payload_ends`` and ``payload_data``; loaded into memory
+``.npy``    the rows only; the ids may be in a second file, ``<name>.ids.npy``; mapped
+``.fvecs``  rows of an int32 length and that many float32; mapped
+``.bvecs``  rows of an int32 length and that many bytes; mapped
 ==========  ==========================================================================================================
 """
 
@@ -30,78 +29,82 @@ from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
 
 ROWS_AT_ONCE: Final = 10_000
-"""Items that are held in memory, and written, at a time."""
+"""How many items are held in memory, and written, at a time."""
 
 _BROKEN: Final = (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
-"""What numpy says of files that are not what their suffix promises."""
+"""What numpy and zipfile raise for files that do not have the format of their suffix."""
 
 Holds = Literal["codes", "vectors"]
 PieceT = TypeVar("PieceT")
 
 
 def ids_path(path: Path) -> Path:
-    """Return where the ids of a ``.npy`` file are."""
+    """Return the path of the ids that belong to a ``.npy`` file."""
     return path.with_suffix(".ids.npy")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a file holds, in memory or mapped."""
+    """The contents of a file, in memory or mapped."""
 
     rows: NDArray[Any]
     ids: NDArray[Any] | None = None
     payloads: Payloads | None = None
     lengths: NDArray[np.int32] | None = None
-    """What each row says of its own length."""
+    """The length that each row states for itself, in ``.fvecs`` and ``.bvecs`` files."""
 
     def check(self, path: Path, holds: Holds) -> None:
-        """Refuse columns that do not belong together; the rows themselves are in order."""
+        """Refuse ids and payloads that do not match the rows, which were checked before."""
         rows = self.rows
         if self.ids is not None and self.ids.shape != rows.shape[:1]:
-            raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but ids of shape {[*self.ids.shape]}")
+            raise InvalidArgumentError(
+                f"{path} has {len(rows)} {holds} but ids of shape {[*self.ids.shape]}; give one id per row"
+            )
         if self.payloads is not None:
             ends, data = self.payloads.ends, self.payloads.data
             if ends.dtype.kind not in "iu" or ends.shape != rows.shape[:1]:
-                raise InvalidArgumentError(f"{path} has {len(rows)} {holds} but payload_ends of shape {[*ends.shape]}")
+                raise InvalidArgumentError(
+                    f"{path} has {len(rows)} {holds} but payload_ends of {ends.dtype.name} {[*ends.shape]}; give one "
+                    "integer per row"
+                )
             if data.dtype != np.uint8 or data.ndim != 1:
-                raise InvalidArgumentError(f"{path} has payload_data of {data.dtype.name}, not a row of bytes")
+                raise InvalidArgumentError(
+                    f"{path} has payload_data of {data.dtype.name} {[*data.shape]}; it must be uint8 [bytes]"
+                )
             if len(ends) and (int(ends[0]) < 0 or int(ends[-1]) > len(data) or (ends[1:] < ends[:-1]).any()):
                 raise InvalidArgumentError(f"{path} has payloads that overlap or end after their {len(data)} bytes")
 
 
 class RowsFile(ABC, Generic[PieceT]):
-    """A file of rows, to be read in pieces."""
+    """A file of rows that is read in pieces."""
 
     def __init__(self, path: Path, holds: Holds, columns: Columns, first_id: int) -> None:
-        """Wrap what was opened, and check what belongs to the rows; these are in order."""
+        """Check the ids and payloads that belong to the rows; the rows were checked before."""
         columns.check(path, holds)
         self.path = path
         self.count = len(columns.rows)
-        """Rows."""
+        """Number of rows."""
         self._columns = columns
         self._first_id = as_whole("first_id", first_id)
         if columns.ids is None and not 0 <= self._first_id <= 2**64 - self.count:
-            raise InvalidArgumentError(f"first id {first_id} for {self.count} items; ids are 0 to {2**64 - 1}")
+            raise InvalidArgumentError(f"first_id = {first_id} for {self.count} items; ids must be 0 to {2**64 - 1}")
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return self.count
 
     def __repr__(self) -> str:
-        """Describe the file in a line."""
         return f"{type(self).__name__}({str(self.path)!r}, {counted(self.count, 'row')})"
 
     def pieces(self, start: int = 0, size: int = ROWS_AT_ONCE) -> Iterator[PieceT]:
         """Return the rows from ``start`` on, in pieces of at most ``size``.
 
-        Raises :class:`InvalidArgumentError` where it meets a row that cannot be what the file holds, or an id that
-        cannot be one.
+        Raises :class:`InvalidArgumentError` at the first row or id that is not valid.
         """
         start, size = as_whole("start", start), as_whole("size", size)
         if not 0 <= start <= self.count:
             raise InvalidArgumentError(f"start = {start}; {self.path} has {self.count} rows")
         if size < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be 1 or more rows")
+            raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
         firsts = range(start, self.count, size)
         return (self._read(np.arange(first, min(first + size, self.count))) for first in firsts)
 
@@ -113,7 +116,7 @@ class RowsFile(ABC, Generic[PieceT]):
         rows: NDArray[Any],
         payloads: list[bytes] | None,
     ) -> PieceT:
-        """Make a piece of some rows, whose numbers follow each other; or refuse one of them."""
+        """Return a piece of consecutive rows. Raises InvalidArgumentError if one is not valid."""
 
     def ids(self, first: int, last: int) -> NDArray[np.uint64]:
         """Return the ids of rows ``first`` to ``last - 1``."""
@@ -127,21 +130,23 @@ class RowsFile(ABC, Generic[PieceT]):
         return self._piece(numbers, self.ids(first, last), self._rows(numbers, slice(first, last)), kept)
 
     def _rows(self, numbers: NDArray[np.int64], where: slice | NDArray[np.int64]) -> NDArray[Any]:
-        """Return rows, which all have the length of the first one."""
+        """Return some rows. Raises InvalidArgumentError if one has another length than row 0."""
         rows, lengths = np.asarray(self._columns.rows[where]), self._columns.lengths
         if lengths is not None:
             width = rows.shape[1]
             wrong = np.flatnonzero(lengths[where] != width)
             if len(wrong):
                 row = int(numbers[wrong[0]])
-                raise InvalidArgumentError(f"row {row} of {self.path} has {lengths[row]} components, row 0 {width}")
+                raise InvalidArgumentError(
+                    f"row {row} of {self.path} has {lengths[row]} components, but row 0 has {width}"
+                )
         return rows
 
 
 def open_columns(path: Path, holds: Holds) -> Columns:
-    """Open a file by its suffix; nothing but its head is read yet, save of ``.npz``.
+    """Open a file; its suffix says which format it has. Only its head is read, except for ``.npz``.
 
-    Raises :class:`InvalidArgumentError` for one that is not of that form.
+    Raises :class:`InvalidArgumentError` if it does not have that format.
     """
     if path.suffix not in _SUFFIXES:
         raise InvalidArgumentError(f"{path} has the suffix {path.suffix!r}; import from {', '.join(_SUFFIXES)}")
@@ -156,11 +161,11 @@ def open_columns(path: Path, holds: Holds) -> Columns:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with a file, without what NumPy tells programmers of its arguments."""
+    """Return what is wrong with a file, without numpy's advice to programmers."""
     if isinstance(error, KeyError):
         return f"it has no array {str(error.args[0]).split()[0]}"
     if "Python objects in dtype" in str(error) or "Object arrays cannot be loaded" in str(error):
-        return "it holds lists or other Python objects; save one array of numbers, as numpy.stack makes of a column"
+        return "it holds lists or other Python objects; save one array of numbers, such as numpy.stack(column)"
     return "it is not an array of numbers" if "pickle" in str(error) else str(error)
 
 
@@ -180,8 +185,8 @@ def _open_npz(path: Path, holds: Holds) -> Columns:
 
 
 def _open_npy(path: Path) -> Columns:
-    beside = ids_path(path)
-    return Columns(_map_npy(path), _map_npy(beside) if beside.exists() else None)
+    ids = ids_path(path)
+    return Columns(_map_npy(path), _map_npy(ids) if ids.exists() else None)
 
 
 def _map_npy(path: Path) -> NDArray[Any]:
@@ -197,14 +202,14 @@ def _open_vecs(path: Path) -> Columns:
     length = _first_length(path)
     size, row = path.stat().st_size, 4 + component * length
     if size % row:
-        raise ValueError(f"it has {size} bytes, which is not a multiple of its first row's {row}: it was cut short")
+        raise ValueError(f"it has {size} bytes, not a multiple of the {row} bytes of its first row: it was cut short")
     raw = np.memmap(path, dtype=np.uint8, mode="r", shape=(size // row, row))
     rows = raw[:, 4:].view("<f4") if path.suffix == ".fvecs" else raw[:, 4:]
     return Columns(rows, lengths=raw[:, :4].view("<i4")[:, 0])
 
 
 def _first_length(path: Path) -> int:
-    """Return how many components a row has, as the first one says."""
+    """Return the number of components that the first row states."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(4), "little", signed=True)
     if length < 1:

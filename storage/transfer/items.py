@@ -1,15 +1,15 @@
-"""Items in and out as files, with a progress bar.
+"""Importing and exporting items as files, with a progress bar.
 
 ==========  ==========================================================================================================
-``.npz``    ``codes``, ``ids`` and, where there are any, ``payload_ends`` and ``payload_data``: all at once in memory
-``.npy``    codes only, with the ids beside it in ``<name>.ids.npy``; piece by piece, for more than fits into memory
-``.fvecs``  in only: vectors, each an int32 dimension and so many float32; piece by piece
-``.bvecs``  in only: packed codes, or vectors, each an int32 width and so many bytes; piece by piece
+``.npz``    ``codes``, ``ids`` and, if there are any, ``payload_ends`` and ``payload_data``; held in memory
+``.npy``    codes only, with the ids in a second file, ``<name>.ids.npy``; in pieces, so it may exceed memory
+``.fvecs``  import only: vectors, each an int32 dimension and that many float32; in pieces
+``.bvecs``  import only: packed codes, or vectors, each an int32 width and that many bytes; in pieces
 ==========  ==========================================================================================================
 
-Codes come packed, ``uint8 [n, ceil(bits / 8)]`` in the index's bit order, as booleans, ``bool [n, bits]``, or as
-floating-point vectors, ``[n, bits]``, of which a value greater than zero is a 1. For an index with an encoder,
-:func:`read_vectors` reads the vectors themselves. How files are read is in :mod:`whamming.storage.transfer.columns`.
+Codes may be packed, ``uint8 [n, ceil(bits / 8)]`` in the index's bit order; booleans, ``bool [n, bits]``; or
+floating-point vectors, ``[n, bits]``, whose positive values become 1. For an index with an encoder,
+:func:`read_vectors` reads the vectors themselves. :mod:`whamming.storage.transfer.columns` reads the files.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from whamming.storage.vectors.arrays import DTYPES, blocks, check_dim
 
 
 class ItemsIndex(Protocol):
-    """What items are exported from and imported into: :class:`StoredIndex`, or an index elsewhere."""
+    """An index that items can be exported from and imported into, such as :class:`StoredIndex`."""
 
     @property
     def name(self) -> str:
-        """For the progress bar."""
+        """The name that the progress bar shows."""
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is."""
+        """The settings of the index."""
 
     def __len__(self) -> int:
-        """Return the number of items; for the progress bar, it need not be that of ``scan``."""
+        """Return the number of items for the progress bar; it may differ from what ``scan`` returns."""
 
     def scan(self, size: int = ..., /) -> Iterable[Rows]:
         """Return all items in pieces of at most ``size``; codes in the index's bit order."""
@@ -54,39 +54,38 @@ class ItemsIndex(Protocol):
 
 
 class Piece(NamedTuple):
-    """Some rows of a file, one after the other."""
+    """Consecutive rows of a file of codes."""
 
     first_row: int
     ids: NDArray[np.uint64]
     codes: NDArray[np.uint8]
-    """Packed, in the bit order that was asked for."""
+    """Packed, in the requested bit order."""
     payloads: list[bytes] | None
 
 
 class VectorsPiece(NamedTuple):
-    """Some rows of a file of vectors, one after the other."""
+    """Consecutive rows of a file of vectors."""
 
     first_row: int
     ids: NDArray[np.uint64]
     vectors: NDArray[Any]
-    """As they are in the file."""
+    """In the data type of the file."""
     payloads: list[bytes] | None
 
 
 def bar(total: int, doing: str, *, shown: bool | None = None) -> Any:
-    """Return a progress bar on the error stream; by default only where that is a terminal."""
+    """Return a progress bar on stderr. By default it is shown only if stderr is a terminal."""
     return tqdm(total=total, desc=doing, unit=" items", unit_scale=True, disable=None if shown is None else not shown)
 
 
-# -- out -------------------------------------------------------------------------------------------------------------
+# -- export ----------------------------------------------------------------------------------------------------------
 
 
 def export_items(index: ItemsIndex, path: str | Path, *, progress: bool | None = None) -> int:
-    """Write all items of an index, as of now, in no particular order; returns how many.
+    """Write all items of an index to a file, in no particular order. Returns how many.
 
-    The suffix chooses the form: ``.npz``, or ``.npy``, which leaves payloads out. Both leave out the vectors that an
-    index keeps; a backup has everything. An export that fails leaves nothing under that name that it did not find
-    there.
+    The suffix chooses the format: ``.npz``, or ``.npy``, which leaves payloads out. Neither includes kept vectors; a
+    backup has everything. A failed export never leaves an incomplete file of that name.
     """
     target = Path(path)
     if target.suffix not in (".npz", ".npy"):
@@ -128,13 +127,14 @@ def _write_npy(target: Path, width: int, pieces: Iterable[Rows]) -> int:
 
 
 def _write_headers(codes: IO[bytes], ids: IO[bytes], count: int, width: int) -> None:
-    """Say how many rows the files have: as many bytes for any number, so that it can be told when all are written."""
+    """Write the headers, which say how many rows follow. Their size does not depend on the number of rows, so they can
+    be overwritten once it is known."""
     for file, dtype, shape in ((codes, "|u1", (count, width)), (ids, "<u8", (count,))):
         file.seek(0)
         np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
 
 
-# -- in --------------------------------------------------------------------------------------------------------------
+# -- import ----------------------------------------------------------------------------------------------------------
 
 
 def import_items(
@@ -146,10 +146,10 @@ def import_items(
     batch: int = ROWS_AT_ONCE,
     progress: bool | None = None,
 ) -> int:
-    """Upsert the items of a file, from row ``start`` on, a batch at a time; returns how many.
+    """Upsert the items of a file from row ``start`` on, in batches. Returns how many.
 
-    A file without ids gets ``first_id``, ``first_id + 1``, ... from its row 0 on. An import that breaks off has
-    written some batches; repeated, or started where it broke off, it comes to the same.
+    Without ids in the file, its rows get the ids ``first_id``, ``first_id + 1`` and so on, counted from row 0. If an
+    import fails, some batches have been written. Repeating it, or continuing where it failed, gives the same result.
     """
     file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=first_id)
     pieces = file.pieces(start, batch)
@@ -161,34 +161,36 @@ def import_items(
 
 
 def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, first_id: int = 0) -> CodesFile:
-    """Open a file of codes of so many bits, in any of the forms above; nothing but its head is read yet, save of
-    ``.npz``. A file without ids gets ``first_id``, ``first_id + 1``, ...
+    """Open a file of codes with ``bits`` bits, in any of the formats above. Only its head is read, except for ``.npz``.
 
-    Raises :class:`InvalidArgumentError` for a file that is not of that form, or holds codes of another length.
+    Without ids in the file, rows get the ids ``first_id``, ``first_id + 1`` and so on. Raises
+    :class:`InvalidArgumentError` if the file does not have its suffix's format, or holds codes of another length.
     """
     source = Path(path)
     return CodesFile(source, IndexSettings(bits, bit_order), open_columns(source, "codes"), first_id)
 
 
 def read_vectors(path: str | Path, dim: int | None = None, *, first_id: int = 0) -> VectorsFile:
-    """Open a file of vectors ``[n, dim]``: float32, float16, float64, int8 or uint8; in an ``.npz`` they are called
-    ``vectors``. The rest is as for :func:`read_codes`; ``dim`` None: of any length."""
+    """Open a file of vectors ``[n, dim]``: float32, float16, float64, int8 or uint8. ``dim`` None accepts any length.
+
+    In an ``.npz`` file the array is called ``vectors``. Otherwise this is like :func:`read_codes`.
+    """
     source = Path(path)
     return VectorsFile(source, dim, open_columns(source, "vectors"), first_id)
 
 
 class CodesFile(RowsFile[Piece]):
-    """A file of codes, to be read in pieces; see :func:`read_codes`."""
+    """A file of codes that is read in pieces; see :func:`read_codes`."""
 
     def __init__(self, path: Path, settings: IndexSettings, columns: Columns, first_id: int) -> None:
-        """Wrap what was opened, or refuse it."""
+        """Check that the file holds codes. Raises InvalidArgumentError."""
         _check_codes(path, columns.rows, settings)
         super().__init__(path, "codes", columns, first_id)
         self._settings = settings
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row as it is written: a packed code."""
+        """Size of a row in bytes as it is written: a packed code."""
         return self._settings.code_bytes
 
     def _piece(
@@ -203,37 +205,37 @@ class CodesFile(RowsFile[Piece]):
         if rows.dtype.kind == "f":
             if np.isnan(rows).any():
                 row, column = (int(x) for x in np.argwhere(np.isnan(rows))[0])
-                raise InvalidArgumentError(f"row {numbers[row]} of {self.path} is not a number in column {column}")
+                raise InvalidArgumentError(f"row {numbers[row]} of {self.path} is NaN in column {column}")
             rows = rows > 0
         return Piece(int(numbers[0]), ids, np.packbits(rows, axis=1, bitorder=self._settings.bit_order), payloads)
 
 
 class VectorsFile(RowsFile[VectorsPiece]):
-    """A file of vectors, to be read in pieces; see :func:`read_vectors`."""
+    """A file of vectors that is read in pieces; see :func:`read_vectors`."""
 
     def __init__(self, path: Path, dim: int | None, columns: Columns, first_id: int) -> None:
-        """Wrap what was opened, or refuse it."""
+        """Check that the file holds vectors. Raises InvalidArgumentError."""
         rows = columns.rows
         if rows.dtype.name not in DTYPES:
-            raise InvalidArgumentError(f"{path} holds {rows.dtype.name}; vectors are {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"{path} holds {rows.dtype.name}; vectors must be {', '.join(DTYPES)}")
         if rows.ndim != 2 or dim not in (None, rows.shape[1]):
             wanted = "dim" if dim is None else dim
             raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors of this index are [n, {wanted}]")
         super().__init__(path, "vectors", columns, first_id)
         self.dim: int = check_dim(rows.shape[1])
-        """Components of a vector."""
+        """Number of components of a vector."""
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row as it is written: a vector."""
+        """Size of a row in bytes as it is written: a vector."""
         return self.dim * self._columns.rows.itemsize
 
     def sample(self, count: int, seed: int = 0) -> NDArray[Any]:
-        """Return so many rows, chosen at random, or all if there are no more: for an encoder to learn from."""
+        """Return ``count`` random rows, or all if there are fewer, to fit an encoder to."""
         count = min(as_whole("count", count), self.count)
         if count < 1:
             raise InvalidArgumentError(
-                f"a sample of {count} of the {self.count} vectors in {self.path}; take 1 or more"
+                f"a sample of {count} of the {self.count} vectors in {self.path}; it needs at least 1"
             )
         chosen = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
         return self._finite(self._rows(chosen, chosen), chosen)
@@ -248,7 +250,7 @@ class VectorsFile(RowsFile[VectorsPiece]):
         return VectorsPiece(int(numbers[0]), ids, self._finite(rows, numbers), payloads)
 
     def _finite(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Return rows side by side in memory, or say which row of the file is not one of numbers."""
+        """Return rows as a contiguous array. Raises InvalidArgumentError if a value is not finite."""
         rows = np.ascontiguousarray(rows)
         try:
             for _ in blocks(rows):
@@ -258,26 +260,26 @@ class VectorsFile(RowsFile[VectorsPiece]):
                 row, column = (int(x) for x in np.argwhere(~np.isfinite(rows.astype(np.float32)))[0])
             raise InvalidArgumentError(
                 f"row {numbers[row]} of {self.path} is {rows[row, column]} in column {column}; components must be "
-                f"finite numbers of at most {np.finfo(np.float32).max:.1e}: leave such rows out, or replace the value"
+                f"finite and at most {np.finfo(np.float32).max:.1e}: leave out such rows, or replace the value"
             ) from None
         return rows
 
 
 def _check_codes(path: Path, codes: NDArray[Any], settings: IndexSettings) -> None:
-    """Refuse rows that are no codes of an index."""
+    """Refuse rows that are not codes of an index."""
     bits, packed = settings.bits, codes.dtype == np.uint8
     if not packed and codes.dtype != np.bool_ and codes.dtype.kind != "f":
         raise InvalidArgumentError(
-            f"{path} holds {codes.dtype.name}; codes are packed uint8, bool, or floating-point numbers by their sign"
+            f"{path} holds {codes.dtype.name}; codes must be packed uint8, bool, or floating-point numbers"
         )
     width = settings.code_bytes if packed else bits
     if codes.ndim == 2 and codes.shape[1] == width:
         return
     if path.suffix == ".bvecs":
         raise InvalidArgumentError(
-            f"{path} has rows of {codes.shape[1]} bytes; .bvecs files are read as packed codes only, of {width} bytes "
-            f"for {bits} bits: bytes that are numbers have no sign to take, make codes or floating-point vectors "
-            "around zero of them first, or import them into an index with an encoder"
+            f"{path} has rows of {codes.shape[1]} bytes; a .bvecs file must hold packed codes, which have {width} "
+            f"bytes for {bits} bits. If the bytes are components of vectors, import them into an index with an "
+            "encoder, or convert them to codes or to floating-point vectors around zero first"
         )
     kind = "packed bytes" if packed else "values"
     raise InvalidArgumentError(f"{path} has shape {[*codes.shape]}; {bits} bits need [n, {width}] {kind}")

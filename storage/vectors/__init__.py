@@ -1,1 +1,1 @@
-"""From vectors to codes and costs: encoders, how they are fitted, and vectors that are kept."""
+"""Encoders, which turn vectors into codes and costs; fitting them; and keeping vectors."""

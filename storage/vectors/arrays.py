@@ -1,4 +1,4 @@
-"""Vectors as users give them: what is refused, and how they are read, some rows at a time."""
+"""Checking vectors that users give, and reading them in blocks."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole
 
 DTYPES: Final = ("float32", "float16", "float64", "int8", "uint8")
-"""Of vectors. All are read as float32."""
+"""Data types of vectors. All are read as float32."""
 
 MAX_DIM: Final = 65_536
-"""Components of a vector."""
+"""The largest number of components of a vector."""
 
 BLOCK_CELLS: Final = 1 << 18
-"""Numbers in a block, about: what is made of it stays in the caches."""
+"""About how many numbers a block has, so that it and what is computed from it stay in the caches."""
 
 
 def check_dim(dim: int) -> int:
-    """Return ``dim`` if a vector may have so many components."""
+    """Return ``dim`` if it is a valid number of components. Raises InvalidArgumentError."""
     whole = int(as_whole("dim", dim))
     if not 1 <= whole <= MAX_DIM:
-        raise InvalidArgumentError(f"dim = {dim}; a vector has 1 to {MAX_DIM} components")
+        raise InvalidArgumentError(f"dim = {dim}; it must be 1 to {MAX_DIM}")
     return whole
 
 
 def as_vectors(vectors: ArrayLike, dim: int | None = None, what: str = "vectors") -> tuple[NDArray[Any], bool]:
-    """Return vectors as an array ``[n, dim]`` and whether it was one vector, ``[dim]``; or say what is wrong with them.
+    """Return vectors as an array ``[n, dim]``, and whether a single vector ``[dim]`` was given.
 
-    Their values are looked at by :func:`blocks`, when they are read.
+    Raises InvalidArgumentError for a wrong shape or data type. :func:`blocks` checks the values when it reads them.
     """
     array = _as_array(vectors, what)
     if array.dtype.name not in DTYPES:
         raise InvalidArgumentError(
-            f"{what} have dtype {array.dtype}; use one of {', '.join(DTYPES)}, such as x.astype(np.float32)"
+            f"{what} have dtype {array.dtype}; use one of {', '.join(DTYPES)}, for example x.astype(np.float32)"
         )
     single = array.ndim == 1
     rows = array[None] if single else array
     if rows.ndim != 2:
-        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one, [dim], or several, [n, dim]")
+        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one vector, [dim], or several, [n, dim]")
     if dim is None:
         check_dim(rows.shape[1])
     elif rows.shape[1] != dim:
         raise InvalidArgumentError(
-            f"{what} have {rows.shape[1]} components, the encoder takes {dim}; give vectors of shape [n, {dim}]"
+            f"{what} have {rows.shape[1]} components, but the encoder takes {dim}; give vectors of shape [n, {dim}]"
         )
     return rows, single
 
 
 def _as_array(vectors: ArrayLike, what: str) -> NDArray[Any]:
-    """Return what a user gave as an array of numbers; a column of lists gets advice."""
+    """Return the user's vectors as an array. Raises InvalidArgumentError if they are not an array of numbers."""
     try:
         array = np.asarray(vectors)
-    except (TypeError, ValueError):  # lists of several lengths
+    except (TypeError, ValueError):  # lists of different lengths
         array = np.empty(0, dtype=object)
     if array.dtype != object:
         return array
@@ -64,7 +64,7 @@ def _as_array(vectors: ArrayLike, what: str) -> NDArray[Any]:
     if not rows:
         raise InvalidArgumentError(f"{what} are a {type(vectors).__name__}; give an array [n, dim] of numbers")
     shapes = [_shape(row) for row in rows]
-    if () in shapes:  # one vector, then: not all of its components are numbers
+    if () in shapes:  # a single vector with components that are not numbers
         number = next(number for number, shape in enumerate(shapes) if shape != ())
         raise InvalidArgumentError(f"{what}: component {number} is {_shortened(rows[number])}, not a number")
     for number, shape in enumerate(shapes):
@@ -75,16 +75,16 @@ def _as_array(vectors: ArrayLike, what: str) -> NDArray[Any]:
         if shape != shapes[0]:
             first = 0 if shapes[0] is None else shapes[0][0]
             raise InvalidArgumentError(
-                f"{what}: row {number} has {shape[0]} components, row 0 has {first}; all vectors need as many"
+                f"{what}: row {number} has {shape[0]} components, but row 0 has {first}; all rows need the same number"
             )
     raise InvalidArgumentError(
-        f"{what} are a column of {len(rows)} {type(rows[0]).__name__} objects; make it one array of numbers: "
+        f"{what} are a column of {len(rows)} {type(rows[0]).__name__} objects; convert it to one array of numbers: "
         "np.stack(column).astype(np.float32)"
     )
 
 
 def _shape(row: object) -> tuple[int, ...] | None:
-    """Return the shape of a row of numbers; None if it is something else."""
+    """Return the shape of a row of numbers, or None if it is something else."""
     try:
         array = np.asarray(row)
     except (TypeError, ValueError):
@@ -100,10 +100,11 @@ def _shortened(value: object) -> str:
 def blocks(
     rows: NDArray[Any], width: int = 0, what: str = "vectors", cells: int | None = None
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield some rows at a time as float32, each with the number of its first row; valid until the next is asked for.
+    """Yield blocks of rows as float32, each with the number of its first row. A block is valid until the next one.
 
-    ``width``: numbers that the caller makes of a row, if those are more than its components; ``cells``: numbers in a
-    block, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` where a value is not a finite float32.
+    ``width``: how many numbers the caller computes per row, if more than its components. ``cells``: about how many
+    numbers a block has, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` if a value is not finite
+    as float32.
     """
     size = max(256, (cells or BLOCK_CELLS) // max(rows.shape[1], width, 1))
     in_place = rows.dtype == np.float32 and rows.flags.c_contiguous
@@ -111,7 +112,7 @@ def blocks(
     for first in range(0, len(rows), size):
         block = rows[first : first + size]
         if not in_place:
-            with np.errstate(over="ignore"):  # of float64: found below
+            with np.errstate(over="ignore"):  # a float64 may overflow to infinity, which is found below
                 np.copyto(scratch[: len(block)], block)
             block = scratch[: len(block)]
         if rows.dtype.kind == "f":
@@ -122,12 +123,12 @@ def blocks(
 def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, what: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         flat = block.ravel()
-        if np.isfinite(flat @ flat):  # much faster than looking at each, and seldom wrong
+        if np.isfinite(flat @ flat):  # much faster than checking each value, and almost always sufficient
             return
     wrong = np.argwhere(~np.isfinite(block))
     if len(wrong):
         row, column = first + int(wrong[0, 0]), int(wrong[0, 1])
         raise InvalidArgumentError(
-            f"{what}: row {row}, column {column} is {rows[row, column]}; components must be finite numbers of at most "
-            f"{np.finfo(np.float32).max:.1e}: leave such rows out, or replace the value"
+            f"{what}: row {row}, column {column} is {rows[row, column]}; components must be finite and at most "
+            f"{np.finfo(np.float32).max:.1e}: leave out such rows, or replace the value"
         )

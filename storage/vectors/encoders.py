@@ -1,19 +1,21 @@
-"""Encoders: what turns vectors into codes, and a query's vector into costs.
+"""Encoders turn vectors into codes, and query vectors into costs.
 
-An encoder projects a vector x to ``p(x) = x M - t``, and bit i of its code says whether ``p_i(x) > 0``:
+An encoder projects a vector x to ``p(x) = x M - t``. Bit i of its code is 1 if ``p_i(x) > 0``.
 
 ========  ============================================================================================================
-``sign``  M picks the first ``bits`` components: the code is the vector's signs, around the sample's mean or zero
-``lsh``   M has random directions of length 1, made from a seed, whatever the data
-``itq``   M has the sample's principal directions, rotated so that its projections lie close to the corners of a cube
+``sign``  M selects the first ``bits`` components: the code is the signs of the vector, relative to ``t``
+``lsh``   M has random directions of length 1, which depend on the seed and not on the data
+``itq``   M has the sample's principal directions, rotated so that the projections lie close to the corners of a cube
 ========  ============================================================================================================
 
-``t`` puts the sample's mean at zero, or is zero. A query keeps its projections and pays, for each bit value v of a
-stored code, what the asymmetric distances of Gordo et al. (2014), or an inner product, make of them: see :data:`Form`.
+``t`` moves the sample's mean to zero, or is zero. A query is not reduced to a code. Each bit value v of a stored code
+costs what the asymmetric distances of Gordo et al. (2014), or an inner product, yield for the query's projection: see
+:data:`Form`.
 
-**Codes and costs depend on the vector alone**, not on the batch that it comes in, the number of threads or the machine:
-projections are defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in
-single precision, many at once, and as defined where the error of that could change a sign, one bit in some 10,000.
+**Codes and costs depend on the vector alone**, not on its batch, the number of threads or the machine: projections are
+defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in single precision,
+many at once. Only where the rounding error could change a sign, for about one bit in 10,000, it computes the sum as
+defined.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ Kind = Literal["sign", "lsh", "itq"]
 Form = Literal["asymmetric", "inner", "symmetric"]
 """How a query's projections become costs.
 
-``asymmetric``: ``(p_i(q) - E[p_i | bit = v])²``, the expectations learned from the sample.
-``inner``: ``|p_i(q)|`` where v is not the query's own bit. The order is exactly that of the inner product of p(q) with
-the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distance``.
-``symmetric``: 1 where v is not the query's own bit, which is Hamming distance; or a weight per bit.
+``asymmetric``: ``(p_i(q) - E[p_i | bit = v])²``, with expectations learned from the sample.
+``inner``: ``|p_i(q)|`` if v differs from the query's own bit. This gives exactly the order of the inner product of p(q)
+with the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distance``.
+``symmetric``: 1, or a weight per bit, if v differs from the query's own bit. This is the (weighted) Hamming distance.
 """
 
 FORMAT: Final = 1
-"""The version of the bytes of an encoder that this code writes, and the newest that it reads."""
+"""The version of an encoder's bytes that this code writes, and the newest that it reads."""
 
 _header = struct.Struct("<4sIII")
 _UNIT: Final = 2.0**-24
@@ -58,56 +60,55 @@ _LARGEST: Final = 2.0**126
 
 @dataclass(frozen=True)
 class Training:
-    """What an encoder was fitted on, and how that went."""
+    """What an encoder was fitted to, and how the fit went."""
 
     samples: int = 0
-    """Rows of the sample; 0: there was none."""
+    """Number of vectors in the sample; 0 if there was none."""
     errors: tuple[float, ...] = ()
-    """Of ``itq``, before the first round and after each: the mean squared distance of the rotated projections, scaled
-    to a mean square of 1, to the nearer one of +1 and -1. It falls from round to round."""
+    """For ``itq``, before the first round and after each: the mean squared distance of the rotated projections, scaled
+    to a mean square of 1, to the nearer of +1 and -1. It decreases from round to round."""
     converged: bool = True
-    """The last round has improved the error by next to nothing; else the rounds ran out."""
+    """Whether the last round improved the error by next to nothing; False if the limit of rounds was reached."""
 
     @property
     def rounds(self) -> int:
-        """How often the rotation was improved."""
+        """How many times the rotation was improved."""
         return max(0, len(self.errors) - 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Encoder:
-    """A fitted encoder; make one with :func:`whamming.storage.fit`. Immutable, for any number of threads."""
+    """A fitted encoder, made by :func:`whamming.storage.fit`. Immutable; any number of threads may use it."""
 
     kind: Kind
     dim: int
-    """Components of a vector."""
+    """Number of components of a vector."""
     bits: int
-    """Of a code."""
+    """Length of a code."""
     centred: bool
-    """Zero is the sample's mean."""
+    """Whether the sample's mean is projected to zero."""
     matrix: NDArray[np.float32] | None
-    """``[dim, bits]``; None: the first ``bits`` components as they are."""
+    """``[dim, bits]``; None if the projections are the first ``bits`` components."""
     offsets: NDArray[np.float32]
-    """``[bits]``: what is subtracted from the products."""
+    """``[bits]``, subtracted from the products."""
     expected: NDArray[np.float64] | None
-    """``[bits, 2]``: the mean projection of the sample's vectors whose bit is 0, and of those whose bit is 1; zero
-    where there are none. None without a sample."""
+    """``[bits, 2]``: the mean projection of the sample's vectors whose bit is 0, and of those whose bit is 1; zero if
+    there are none. None if there was no sample."""
     training: Training = Training()
 
     def __post_init__(self) -> None:
-        """Let nobody write to the arrays."""
+        """Make the arrays read-only."""
         for name in _ARRAYS:
             array = getattr(self, name)
             if array is not None:
                 array.flags.writeable = False
 
     def __repr__(self) -> str:
-        """Describe the encoder in a line."""
         return f"Encoder({self.kind!r}, dim={self.dim}, bits={self.bits}, centred={self.centred})"
 
     @property
     def default_form(self) -> Form:
-        """``asymmetric`` where the encoder has learned from a sample, else ``inner``."""
+        """``asymmetric`` if the encoder was fitted to a sample, otherwise ``inner``."""
         return "inner" if self.expected is None else "asymmetric"
 
     # -- codes ---------------------------------------------------------------------------------------------------------
@@ -115,8 +116,8 @@ class Encoder:
     def encode(self, vectors: ArrayLike) -> NDArray[np.uint8]:
         """Return the packed codes of vectors ``[n, dim]`` as ``uint8 [n, ceil(bits / 8)]``, or of one vector ``[dim]``.
 
-        Bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. A projection of exactly zero gives a 0; where nothing is
-        centred, the code of a zero vector is therefore all zeros.
+        Bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. A projection of exactly zero gives a 0, so the code of a zero
+        vector is all zeros if the encoder is not centred.
         """
         rows, single = as_vectors(vectors, self.dim)
         codes = np.zeros((len(rows), (self.bits + 7) // 8), dtype=np.uint8)
@@ -131,9 +132,10 @@ class Encoder:
     def _encode_block(self, block: NDArray[np.float32], matrix: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
         """Write the codes of some rows.
 
-        A sum of d products in single precision, in any order, is wrong by at most d u / (1 - d u), u = 2^-24, times the
-        lengths of the row and of the column; a difference has the right sign. A few u more are for the lengths, the
-        margin itself and the sum in double precision. The least length covers what may have been lost to underflow.
+        A sum of d products in single precision, in any order, has an error of at most d u / (1 - d u), u = 2^-24, times
+        the lengths of the row and of the column. The difference to the offset has the right sign. The margin has a few
+        more u, for the errors of the lengths, of the margin itself and of the sum in double precision. The minimum
+        length covers what may have been lost to underflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("ij,ij->i", block, block)
@@ -145,10 +147,10 @@ class Encoder:
         if zero.any():
             zero[zero] = ~block[zero].any(axis=1)
             margins[zero] = 0
-        wild = ~(lengths < _LARGEST)  # these may have overflowed
-        if wild.any():
-            projected[wild] = 0
-            margins[wild] = np.inf
+        overflow = ~(lengths < _LARGEST)  # the products of these rows may have overflowed
+        if overflow.any():
+            projected[overflow] = 0
+            margins[overflow] = np.inf
         surely = _pack(projected > margins[:, None])
         maybe = _pack(projected > -margins[:, None])
         out[:] = surely
@@ -156,9 +158,9 @@ class Encoder:
         if len(rows):
             doubtful = np.unpackbits((surely ^ maybe)[rows, places][:, None], axis=1, bitorder="little")
             which, bit = np.nonzero(doubtful)
-            self._settle(block, matrix, rows[which], 8 * places[which] + bit, out)
+            self._set_exactly(block, matrix, rows[which], 8 * places[which] + bit, out)
 
-    def _settle(
+    def _set_exactly(
         self,
         block: NDArray[np.float32],
         matrix: NDArray[np.float32],
@@ -166,7 +168,7 @@ class Encoder:
         bits: NDArray[np.int64],
         out: NDArray[np.uint8],
     ) -> None:
-        """Set the given bits of the given rows that are 1, by the projections as they are defined."""
+        """Set those of the given bits that are 1, using the projections as defined."""
         size = max(1, (1 << 20) // self.dim)
         for first in range(0, len(rows), size):
             row, bit = rows[first : first + size], bits[first : first + size]
@@ -175,19 +177,19 @@ class Encoder:
 
     @cached_property
     def _longest(self) -> float:
-        """The length of the longest column."""
+        """The length of the longest column of the matrix."""
         assert self.matrix is not None
         return float(np.sqrt(np.square(self.matrix, dtype=np.float64).sum(axis=0).max()))
 
     @cached_property
     def stretch(self) -> float:
-        """The largest factor by which two vectors' projections are farther apart than the vectors are."""
+        """The largest factor by which projecting increases the distance of two vectors."""
         return 1.0 if self.matrix is None else float(np.linalg.norm(self.matrix.astype(np.float64), 2))
 
     # -- costs ---------------------------------------------------------------------------------------------------------
 
     def project(self, vectors: ArrayLike) -> NDArray[np.float64]:
-        """Return p(x) of vectors ``[n, dim]`` as ``[n, bits]``, or of one, as it is defined."""
+        """Return the projections, as defined, of vectors ``[n, dim]`` as ``[n, bits]``, or of one vector ``[dim]``."""
         rows, single = as_vectors(vectors, self.dim)
         values = np.empty((len(rows), self.bits))
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
@@ -203,23 +205,23 @@ class Encoder:
     def cost_table(
         self, vectors: ArrayLike, form: Form | None = None, *, weights: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Return the costs ``[bits, 2]`` of one query's vector, or ``[q, bits, 2]`` of several.
+        """Return the costs ``[bits, 2]`` of one query vector, or ``[q, bits, 2]`` of several.
 
         Parameters
         ----------
-        vectors : ``[dim]`` or ``[q, dim]``. A zero vector is a query like any other; with ``inner``, where nothing is
-            centred, all codes are equally far from it.
-        form : see :data:`Form`; by default :attr:`default_form`.
-        weights : with ``symmetric``, what each bit weighs, ``[bits]``.
+        vectors : ``[dim]`` or ``[q, dim]``. A zero vector is allowed; with ``inner`` and an encoder that is not
+            centred, all codes have the same distance to it.
+        form : see :data:`Form`; the default is :attr:`default_form`.
+        weights : the weight of each bit, ``[bits]``; only with ``symmetric``.
         """
         chosen = self.default_form if form is None else form
         check_choice("costs", chosen, get_args(Form))
         if weights is not None and chosen != "symmetric":
-            raise InvalidArgumentError(f"costs = {chosen!r} with weights; weights per bit go with costs='symmetric'")
+            raise InvalidArgumentError(f"costs = {chosen!r} with weights; weights need costs='symmetric'")
         if chosen == "asymmetric":
             if self.expected is None:
                 raise InvalidArgumentError(
-                    f"costs = 'asymmetric', but {self!r} was fitted without a sample; give it one, or use 'inner'"
+                    f"costs = 'asymmetric', but {self!r} was fitted without a sample; fit it to one, or use 'inner'"
                 )
             return np.asarray((self.project(vectors)[..., None] - self.expected) ** 2)
         projected = self.project(vectors)
@@ -227,21 +229,22 @@ class Encoder:
             return np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1)
         each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)
         if each.shape != (self.bits,):
-            raise InvalidArgumentError(f"the weights have shape {each.shape}; give one per bit, [{self.bits}]")
+            raise InvalidArgumentError(f"weights have shape {each.shape}; give one per bit, [{self.bits}]")
         ones = projected > 0
         return np.stack([np.where(ones, each, 0.0), np.where(ones, 0.0, each)], axis=-1)
 
     def costs(self, vectors: ArrayLike, form: Form | None = None, *, weights: ArrayLike | None = None) -> Costs:
-        """Return what :meth:`cost_table` gives, ready for a search."""
+        """Return the same as :meth:`cost_table`, ready for a search."""
         return Costs.table(self.cost_table(vectors, form, weights=weights))
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """Return the encoder as bytes, for :meth:`from_bytes`: the same for the same encoder.
+        """Return the encoder as bytes, for :meth:`from_bytes`. Equal encoders give equal bytes.
 
-        ``WHAe``, a CRC-32 of all other bytes, the version and the length of what follows, all uint32: JSON that ends in
-        spaces, so that the arrays that it names, which come next, start at a multiple of 8. All little-endian.
+        The bytes are ``WHAe``, a CRC-32 of all other bytes, the version, and the length of the JSON that follows. The
+        JSON is padded with spaces, so that the arrays after it, which it names, start at a multiple of 8. Integers are
+        uint32, and everything is little-endian.
         """
         arrays = {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
         values = {
@@ -261,12 +264,13 @@ class Encoder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoder:
-        """Read what :meth:`to_bytes` gave, after checking all of it.
+        """Read the result of :meth:`to_bytes`, after checking all of it.
 
-        Raises :class:`FormatError` for what is no encoder, or one of a newer version, and :class:`CorruptStoreError`.
+        Raises :class:`FormatError` if it is not an encoder or a newer version wrote it, and :class:`CorruptStoreError`
+        if it is damaged.
         """
         if len(data) < _header.size or data[:4] != b"WHAe":
-            raise FormatError("these bytes are no encoder: they do not begin with 'WHAe'")
+            raise FormatError("not an encoder: it does not begin with 'WHAe'")
         _, _, version, size = _header.unpack_from(data)
         if version > FORMAT:
             raise FormatError(f"the encoder has format {version}; this version reads up to {FORMAT}: upgrade whamming")
@@ -297,11 +301,11 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits, the same for two encoders only if they are the same."""
+        """16 hexadecimal digits that identify the encoder."""
         return hashlib.blake2b(self.to_bytes(), digest_size=8).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write the encoder to a file, for :func:`load_encoder`; one that exists is replaced when all is written."""
+        """Write the encoder to a file, for :func:`load_encoder`. An existing file is replaced atomically."""
         target = Path(path)
         try:
             with replacing(target) as (file,):
@@ -326,8 +330,8 @@ def load_encoder(path: str | Path) -> Encoder:
 
 
 def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums over the first axis, added up one after the other."""
-    if terms.shape[1] == 1:  # numpy adds a lone column up in pairs
+    """Return the sums over the first axis, added in order."""
+    if terms.shape[1] == 1:  # numpy adds a single column pairwise, not in order
         return np.asarray(np.add.accumulate(terms, axis=0)[-1])
     return np.asarray(np.add.reduce(terms, axis=0))
 

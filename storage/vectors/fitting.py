@@ -1,7 +1,8 @@
-"""Fitting encoders to a sample of the vectors that they will see.
+"""Fitting encoders to a sample of vectors.
 
-``itq`` is Y. Gong et al., "Iterative Quantization" (2013): the sample's principal directions, then rounds of (codes for
-the rotation, the best rotation for the codes), each of which brings the projections closer to the corners of a cube.
+``itq`` is Y. Gong et al., "Iterative Quantization" (2013). It finds the sample's principal directions and then improves
+a rotation of them in rounds: compute the codes for the rotation, then the best rotation for the codes. Each round
+brings the projections closer to the corners of a cube.
 """
 
 from __future__ import annotations
@@ -19,20 +20,19 @@ from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
 from whamming.storage.vectors.encoders import Encoder, Kind, Training
 
 ROUNDS: Final = 50
-"""Of ``itq``, at most."""
+"""The default limit of rounds of ``itq``."""
 
 ENOUGH: Final = 1e-3
-"""``itq`` has converged when a round improves its error by a smaller share than this."""
+"""``itq`` has converged when a round improves its error by less than this fraction."""
 
-MOST_NUMBERS: Final = 1 << 26
-"""Of ``lsh`` and ``itq``: 256 MiB, and some times as much while it is made."""
+MAX_MATRIX: Final = 1 << 26
+"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 256 MiB, and several times that while it is computed."""
 
-MOST_ROTATED: Final = 100_000
-"""Rows of the sample that ``itq`` finds its rotation on, chosen by the seed; the rest is done on all of them."""
-
+MAX_ROTATED: Final = 100_000
+"""How many rows of the sample ``itq`` uses to find its rotation, chosen by the seed. Everything else uses all rows."""
 
 LARGE_CELLS: Final = 1 << 22
-"""Numbers in a block of the sample: the more, the less often numpy's threads wait for each other."""
+"""How many numbers a block of the sample has. Large blocks make numpy's threads wait for each other less often."""
 
 
 def fit(
@@ -45,34 +45,34 @@ def fit(
     centre: bool | None = None,
     rounds: int = ROUNDS,
 ) -> Encoder:
-    """Make an encoder.
+    """Fit an encoder.
 
     Parameters
     ----------
     kind : ``"sign"``, ``"lsh"`` or ``"itq"``; see :mod:`whamming.storage.vectors.encoders`.
-    sample : vectors ``[n, dim]``, chosen at random among those to be encoded; some 10,000 to 100,000. It is read, not
-        kept. Only ``itq`` must have one, of more rows than bits; without one, nothing is centred and there are no
-        ``asymmetric`` costs.
-    bits : of a code; ``sign`` and ``itq`` have at most ``dim``. ``sign`` by default has ``dim``, and with fewer takes
-        the first components.
-    dim : components of a vector, where there is no sample to tell.
-    seed : of the random directions of ``lsh``, and of the rotation that ``itq`` starts from.
-    centre : put zero at the sample's mean; by default, if there is a sample. ``itq`` always does.
-    rounds : of ``itq``, at most.
+    sample : vectors ``[n, dim]``, chosen at random from those to be encoded, some 10,000 to 100,000. They are not kept.
+        ``itq`` requires a sample with more vectors than bits. Without a sample, ``sign`` and ``lsh`` are not centred
+        and have no ``asymmetric`` costs.
+    bits : length of a code, at most ``dim`` for ``sign`` and ``itq``. For ``sign`` the default is ``dim``; with fewer,
+        the first components are used.
+    dim : number of components of a vector; required if there is no sample.
+    seed : for the random directions of ``lsh``, and the rotation that ``itq`` starts from.
+    centre : subtract the sample's mean; the default is True if there is a sample. ``itq`` always does.
+    rounds : the limit of rounds of ``itq``.
 
-    A component that is constant in the sample does no harm: ``itq`` gives it no weight, and the bit that ``sign`` makes
-    of it costs the same whatever it is.
+    A component that is constant in the sample does no harm. ``itq`` gives it no weight, and for ``sign`` both values of
+    its bit cost the same.
     """
     check_choice("encoder", kind, get_args(Kind))
     try:
         seed = operator.index(seed)
         bits = bits if bits is None else operator.index(bits)
     except TypeError:
-        raise InvalidArgumentError(f"bits = {bits!r}, seed = {seed!r}; they must be whole numbers") from None
+        raise InvalidArgumentError(f"bits = {bits!r}, seed = {seed!r}; they must be integers") from None
     if seed < 0:
-        raise InvalidArgumentError(f"seed = {seed}; it must be 0 or more")
+        raise InvalidArgumentError(f"seed = {seed}; it must be at least 0")
     if rounds < 0:
-        raise InvalidArgumentError(f"rounds = {rounds}; it must be 0 or more")
+        raise InvalidArgumentError(f"rounds = {rounds}; it must be at least 0")
     rows = None if sample is None else _as_sample(sample, dim)
     if rows is None:
         _check_without_sample(kind, dim, centre)
@@ -95,7 +95,7 @@ def fit(
     return Encoder(kind, width, count, centred, matrix, offsets, expected, training)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def _as_sample(sample: ArrayLike, dim: int | None) -> NDArray[Any]:
@@ -109,33 +109,33 @@ def _as_sample(sample: ArrayLike, dim: int | None) -> NDArray[Any]:
 
 def _check_without_sample(kind: Kind, dim: int | None, centre: bool | None) -> None:
     if kind == "itq":
-        raise InvalidArgumentError("encoder = 'itq' without a sample; it learns from one, of more vectors than bits")
+        raise InvalidArgumentError("encoder = 'itq' without a sample; give one with more vectors than bits")
     if centre:
-        raise InvalidArgumentError("centre = True without a sample; give one whose mean is to be zero")
+        raise InvalidArgumentError("centre = True without a sample; give one, as its mean is subtracted")
     if dim is None:
-        raise InvalidArgumentError(f"encoder = {kind!r} with neither a sample nor dim; say how long vectors are")
+        raise InvalidArgumentError(f"encoder = {kind!r} without a sample and without dim; give one of them")
 
 
 def _check_width(kind: Kind, bits: int | None, dim: int) -> int:
     if bits is None:
-        raise InvalidArgumentError(f"encoder = {kind!r} without bits; say how long codes are")
+        raise InvalidArgumentError(f"encoder = {kind!r} without bits; give the length of the codes")
     check_bits(bits)
-    if kind != "sign" and bits * dim > MOST_NUMBERS:
+    if kind != "sign" and bits * dim > MAX_MATRIX:
         raise InvalidArgumentError(
-            f"bits = {bits} of vectors of {dim} components; {kind} has at most {MOST_NUMBERS} numbers, bits times dim"
+            f"bits = {bits} for vectors of {dim} components; {kind} allows bits times dim up to {MAX_MATRIX}"
         )
     if kind != "lsh" and bits > dim:
         raise InvalidArgumentError(
-            f"bits = {bits} of encoder = {kind!r}; vectors of {dim} components give at most {dim}, or use 'lsh'"
+            f"bits = {bits} with encoder = {kind!r} for vectors of {dim} components; use at most {dim}, or use 'lsh'"
         )
     return bits
 
 
-# -- what is learned ---------------------------------------------------------------------------------------------------
+# -- learning ----------------------------------------------------------------------------------------------------------
 
 
 def _mean(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the mean; of a constant component, exactly its value."""
+    """Return the mean; it is exact for a constant component."""
     total = np.zeros(rows.shape[1])
     for _, block in blocks(rows, what="the sample"):
         total += block.sum(axis=0, dtype=np.float64)
@@ -145,7 +145,7 @@ def _mean(rows: NDArray[Any]) -> NDArray[np.float32]:
 def _expectations(
     rows: NDArray[Any], matrix: NDArray[np.float32] | None, offsets: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Return E[p_i | bit i = v], ``[bits, 2]``; zero where no row has that value."""
+    """Return E[p_i | bit i = v], ``[bits, 2]``; zero if no row has that value."""
     sums, counts = np.zeros((len(offsets), 2)), np.zeros((len(offsets), 2))
     for _, block in blocks(rows, len(offsets), "the sample"):
         projected = (block[:, : len(offsets)] if matrix is None else block @ matrix) - offsets
@@ -160,26 +160,26 @@ def _expectations(
 def _itq(
     rows: NDArray[Any], mean: NDArray[np.float32], bits: int, rng: np.random.Generator, rounds: int
 ) -> tuple[NDArray[np.float32], Training]:
-    """Return the rotated principal directions, ``[dim, bits]``, and how the rounds went."""
+    """Return the rotated principal directions, ``[dim, bits]``, and the errors of the rounds."""
     if len(rows) <= bits:
         raise InvalidArgumentError(
-            f"a sample of {len(rows)} vectors for the encoder itq with {bits} bits; it needs {bits + 1} or more, and "
-            "does better with some 10,000"
+            f"a sample of {len(rows)} vectors for the encoder itq with {bits} bits; it needs at least {bits + 1}, and "
+            "works better with some 10,000"
         )
     principal = _principal(rows, mean, bits)
     chosen = rows
-    if len(rows) > MOST_ROTATED:
-        chosen = rows[np.sort(rng.choice(len(rows), MOST_ROTATED, replace=False))]
+    if len(rows) > MAX_ROTATED:
+        chosen = rows[np.sort(rng.choice(len(rows), MAX_ROTATED, replace=False))]
     projected = np.concatenate([(block - mean) @ principal for _, block in blocks(chosen, bits)])
     projected /= np.sqrt(np.square(projected, dtype=np.float64).mean())
     rotation = np.linalg.qr(rng.standard_normal((bits, bits)))[0]
-    error, towards = _quantise(projected, rotation)
+    error, correlation = _quantise(projected, rotation)
     errors = [error]
     converged = False
     while not converged and len(errors) <= rounds:
-        left, _, right = np.linalg.svd(towards)
+        left, _, right = np.linalg.svd(correlation)
         rotation = (left @ right).T
-        error, towards = _quantise(projected, rotation)
+        error, correlation = _quantise(projected, rotation)
         converged = errors[-1] - error < ENOUGH * errors[-1]
         errors.append(error)
     return (principal @ rotation).astype(np.float32), Training(len(rows), tuple(errors), converged)
@@ -195,12 +195,12 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
     if not np.isfinite(covariance).all():
         largest = float(np.abs(rows).max())
         raise InvalidArgumentError(
-            f"the sample has numbers up to {largest:.3g}, and their squares overflow; 'itq' takes up to about 1e15: "
+            f"the sample has numbers up to {largest:.3g}, and their squares overflow; 'itq' allows up to about 1e15: "
             "scale the vectors"
         )
     if not covariance.any():
         raise InvalidArgumentError(
-            f"all {len(rows)} vectors of the sample are the same; encoder = 'itq' learns from how they differ"
+            f"all {len(rows)} vectors of the sample are equal; encoder = 'itq' needs vectors that differ"
         )
     _, directions = np.linalg.eigh(covariance)
     return np.ascontiguousarray(directions[:, ::-1][:, :bits], dtype=np.float32)
@@ -208,12 +208,12 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
 
 def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """Return the mean squared error of the signs of the rotated projections, and what the next rotation is found from:
-    the signs, transposed, times the projections. With a mean square of 1 the error is 2 - 2 E|rotated|."""
+    the product of the transposed signs and the projections. As the mean square is 1, the error is 2 - 2 E|rotated|."""
     turn = rotation.astype(np.float32)
-    towards = np.zeros_like(rotation)
+    correlation = np.zeros_like(rotation)
     total = 0.0
     for _, block in blocks(projected, cells=LARGE_CELLS):
         rotated = block @ turn
         total += float(np.abs(rotated).sum(dtype=np.float64))
-        towards += np.where(rotated > 0, np.float32(1), np.float32(-1)).T @ block
-    return 2 - 2 * total / projected.size, towards
+        correlation += np.where(rotated > 0, np.float32(1), np.float32(-1)).T @ block
+    return 2 - 2 * total / projected.size, correlation

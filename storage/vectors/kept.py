@@ -1,12 +1,12 @@
-"""The vectors that an index keeps with its items, to rank hits again by: a fixed number of bytes per item.
+"""Packing the vectors that an index keeps for re-ranking, in a fixed number of bytes per item.
 
 ===========  =========================================================================================================
 ``float16``  2 bytes per component
-``int8``     4 bytes for a scale, a float32, then 1 byte per component, which times the scale is the component. The
-             scale is 1 where vectors come as int8, so that they are kept as they are, else the largest component / 127
+``int8``     4 bytes for a scale, a float32, then 1 byte per component; the component is the byte times the scale. The
+             scale is 1 for vectors given as int8, so that they are kept unchanged; else the largest component / 127
 ===========  =========================================================================================================
 
-An item's code is made from the vector as it is kept: what is proven of one holds for the other.
+An item's code is computed from the vector as it is kept, so a bound proven for one holds for the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whamming.storage.vectors.arrays import blocks
 
 
 def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
-    """Return vectors ``[n, dim]`` as bytes ``[n, width]``. Raises InvalidArgumentError where one does not fit."""
+    """Return vectors ``[n, dim]`` as bytes ``[n, width]``. Raises InvalidArgumentError if a value is too large."""
     n, dim = rows.shape
     if kind == "float16":
         halves = np.empty((n, dim), dtype="<f2")
@@ -32,8 +32,8 @@ def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
         if rows.dtype.kind == "f" and not np.isfinite(halves).all():
             row, column = (int(x) for x in np.argwhere(~np.isfinite(halves))[0])
             raise InvalidArgumentError(
-                f"vectors: row {row}, column {column} is {rows[row, column]}; an index that keeps float16 takes at "
-                f"most {np.finfo(np.float16).max:.0f}: scale the vectors, or let it keep int8"
+                f"vectors: row {row}, column {column} is {rows[row, column]}; keep_vectors = 'float16' allows at most "
+                f"{np.finfo(np.float16).max:.0f}: scale the vectors, or keep them as 'int8'"
             )
         return halves.view(np.uint8)
     packed = np.empty((n, 4 + dim), dtype=np.uint8)
@@ -49,7 +49,7 @@ def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
 
 
 def unpack_vectors(packed: NDArray[np.uint8], kind: KeptVectors) -> NDArray[np.float32]:
-    """Return what :func:`pack_vectors` was given, as it is kept."""
+    """Return the vectors that :func:`pack_vectors` packed, with the precision in which they are kept."""
     if kind == "float16":
         return np.ascontiguousarray(packed).view("<f2").astype(np.float32)
     scale = np.ascontiguousarray(packed[:, :4]).view("<f4")
@@ -57,9 +57,10 @@ def unpack_vectors(packed: NDArray[np.uint8], kind: KeptVectors) -> NDArray[np.f
 
 
 def measure(metric: Metric, query: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the distances of vectors ``[n, dim]`` to a query ``[dim]``, in double precision; the nearer, the less.
+    """Return the distances of vectors ``[n, dim]`` to a query ``[dim]``, in double precision.
 
-    ``l2``: Euclidean. ``cosine``: 1 - the cosine, 1 where one of both is zero. ``inner``: the inner product, negated.
+    ``l2``: the Euclidean distance. ``cosine``: 1 minus the cosine; 1 if either vector is zero. ``inner``: the negated
+    inner product.
     """
     one, many = query.astype(np.float64), vectors.astype(np.float64)
     if metric == "l2":

@@ -220,13 +220,13 @@ def test_integers_lists_and_strided_arrays_are_accepted() -> None:
 def test_costs_must_be_finite(bad: float) -> None:
     table = np.zeros((2, 5, 2))
     table[1, 3, 1] = bad
-    with pytest.raises(InvalidArgumentError, match=rf"bit 3 = 1 of query 1 is {bad}; .*finite"):
+    with pytest.raises(InvalidArgumentError, match=rf"bit 3 = 1 .*query 1 .*{bad}"):
         Costs.table(table)
     weights = np.zeros(9)
     weights[8] = bad
-    with pytest.raises(InvalidArgumentError, match=rf"bit 8 of query 0 is {bad}; .*finite"):
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 .*query 0 .*{bad}"):
         Costs.weights(np.zeros(2, dtype=np.uint8), weights)
-    with pytest.raises(InvalidArgumentError, match=rf"bit 8 of query 1 is {bad}"):
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 .*query 1 .*{bad}"):
         Costs.weights(np.zeros(2, dtype=np.uint8), np.stack([np.ones(9), weights]))
 
 
@@ -257,12 +257,12 @@ def test_weights_must_have_one_number_per_bit(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 1), (1, 2, 2)])
 def test_query_codes_must_fit_the_weights(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"query codes .*9 bits need \[n, 2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"query codes .*9 bits.*\[n, 2\]"):
         Costs.weights(np.zeros(shape, dtype=np.uint8), np.ones(9))
 
 
 def test_query_codes_and_weights_must_have_as_many_rows() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"3 query codes.* 2 rows of weights"):
+    with pytest.raises(InvalidArgumentError, match=r"2 rows .*3 queries"):
         Costs.weights(np.zeros((3, 1), dtype=np.uint8), np.ones((2, 8)))
 
 

@@ -158,7 +158,7 @@ def test_unknown_option_names_are_rejected() -> None:
 @pytest.mark.parametrize("k", [-1, 2**31, 2**70])
 def test_k_of_a_search_must_be_in_range(k: int) -> None:
     index = Index.build(codes_of(), BITS)
-    check_rejected(f"k = {k}; .* 0 to {2**31 - 1}: .*cursor", lambda: index.search(Costs.table(query()), k=k))
+    check_rejected(f"k = {k}; .* 0 to {2**31 - 1} .*cursor", lambda: index.search(Costs.table(query()), k=k))
 
 
 def test_the_largest_k_is_accepted_unless_padding_is_too_large() -> None:
@@ -166,14 +166,14 @@ def test_the_largest_k_is_accepted_unless_padding_is_too_large() -> None:
     assert len(index.search(Costs.table(query()), k=2**31 - 1).ids) == N
     batch = Costs.table(np.stack([query(1), query(2)]))
     assert index.search(batch, k=N + 100_000).ids.shape == (2, N + 100_000)
-    check_rejected("4294967294 padded hits.* 268435456", lambda: index.search(batch, k=2**31 - 1))
+    check_rejected("4294967294 .*268435456", lambda: index.search(batch, k=2**31 - 1))
 
 
 def test_costs_must_fit_the_index() -> None:
     index = Index.build(codes_of(), BITS)
     costs = Costs.table(np.ones((40, 2)))
-    check_rejected(f"40 bits.* {BITS}$", lambda: index.search(costs))
-    check_rejected(f"40 bits.* {BITS}$", lambda: index.cursor(costs))
+    check_rejected(f"40 bits.* {BITS} bits$", lambda: index.search(costs))
+    check_rejected(f"40 bits.* {BITS} bits$", lambda: index.cursor(costs))
 
 
 def test_probing_needs_tables() -> None:

@@ -311,9 +311,9 @@ def test_distances_equal_the_oracle(case: Case) -> None:
 
 def test_errors_have_the_value_and_the_limit() -> None:
     codes = np.zeros((3, 8), np.uint8)
-    with pytest.raises(InvalidArgumentError, match=r"\(3, 8\); 32 bits need \[n, 4\]"):
+    with pytest.raises(InvalidArgumentError, match=r"\(3, 8\).* 32 bits.*\[n, 4\]"):
         Laboratory(codes, 32)
-    with pytest.raises(InvalidArgumentError, match=r"m = 2 .* 32 bits, .* 24; use m >= 3"):
+    with pytest.raises(InvalidArgumentError, match=r"m = 2 .*32 bits.* m >= 3"):
         Laboratory(codes, 64, m=2)
     with pytest.raises(InvalidArgumentError, match=r"m = 65; .* 1 to 64"):
         Laboratory(codes, 64, m=65)

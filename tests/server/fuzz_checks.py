@@ -18,7 +18,7 @@ from tests.server.fuzz_statuses import ONE_INDEX, STATUSES, Answer, Code, Unsoun
 from tests.server.fuzz_values import MAX_BATCH, MAX_MESSAGE
 from whamming.v1 import search_pb2
 
-MOST_RESPONSES: Final = 500
+MAX_RESPONSES: Final = 500
 """A client cancels after this many responses, so that scans of large indexes item by item do not take too long."""
 
 
@@ -45,7 +45,7 @@ class Checks:
 
     def _check(self, case: Case, answer: Answer) -> None:
         self.statuses[f"{case.method} {answer.code.name}"] += 1
-        if answer.code == Code.CANCELLED and (case.cancels or len(answer.responses) >= MOST_RESPONSES):
+        if answer.code == Code.CANCELLED and (case.cancels or len(answer.responses) >= MAX_RESPONSES):
             return
         if case.timeout is not None and answer.code == Code.DEADLINE_EXCEEDED:
             return

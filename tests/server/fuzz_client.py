@@ -20,7 +20,7 @@ import numpy as np
 from tests.server.answers import SNAPSHOT_EXPIRED, Chunk, chunks_of
 from tests.server.columns import pack_ids, pack_payloads
 from tests.server.fuzz_cases import METHODS, Case
-from tests.server.fuzz_checks import MOST_RESPONSES, Checks
+from tests.server.fuzz_checks import MAX_RESPONSES, Checks
 from tests.server.fuzz_oracle import Control
 from tests.server.fuzz_statuses import Answer, UnsoundError, expect
 from tests.server.fuzz_values import CONTROLS, ENCODED, MAX_BATCH, MAX_MESSAGE, VICTIMS, fitted_encoder
@@ -35,7 +35,7 @@ from whamming.v1 import index_pb2, item_pb2, search_pb2
 CALL_SECONDS: Final = 60.0
 """A call that takes longer counts as hung."""
 CONTROL_ITEMS: Final = 300
-MOST_INDEXES: Final = 40
+MAX_INDEXES: Final = 40
 """Cases with damaged names create new indexes. If there are more than this, they are dropped."""
 CHANNELS: Final = 4
 
@@ -206,7 +206,7 @@ class Fuzz:
             expect(found == wanted, f"control: {found}")
         listed = await self.indexes()
         expect(set(self.controls) <= set(listed), f"a control index is gone: {listed}")
-        if len(listed) > MOST_INDEXES:
+        if len(listed) > MAX_INDEXES:
             await self.drop([name for name in listed if name not in self.controls and name not in VICTIMS])
         victim = rng.choice(list(VICTIMS))
         await self.drop([victim])
@@ -316,7 +316,7 @@ class _Reader:
                 if data is grpc.aio.EOF:
                     return
                 self._responses.append(data)
-                if len(self._responses) == MOST_RESPONSES:
+                if len(self._responses) == MAX_RESPONSES:
                     self._call.cancel()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass

@@ -105,7 +105,7 @@ async def test_embedded_server_serves_its_own_or_a_given_database(tmp_path: Path
 async def test_listening_on_an_address_in_use_fails(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")
-        with pytest.raises(ListenError, match=rf"{server.address} is in use by another process.*another --listen"):
+        with pytest.raises(ListenError, match=rf"{server.address} is in use.*--listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
 
@@ -121,7 +121,7 @@ def test_listening_on_a_privileged_port_fails() -> None:
         "except ListenError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "127.0.0.1:1: this user may not listen on that port" in done.stdout
+    assert "127.0.0.1:1: this user may not" in done.stdout
     assert "--listen" in done.stdout
 
 

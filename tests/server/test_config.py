@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +53,22 @@ def test_numbers_outside_their_limits_are_refused(name: str) -> None:
     for value in (kind(least), kind(most)):
         assert getattr(Config(**{name: value}), name) == value
     for value in (least - 1, most + 1):
-        with pytest.raises(InvalidArgumentError, match=rf"{name} = {value}; it must be {least} to {most}"):
+        with pytest.raises(InvalidArgumentError, match=rf"{name} = {value}.* {least} to {most}"):
             Config(**{name: kind(value)})
-        with pytest.raises(InvalidArgumentError, match=rf"{PREFIX}{name.upper()}={kind(value)}; it must be {least} to"):
+        with pytest.raises(InvalidArgumentError, match=rf"{PREFIX}{name.upper()}={kind(value)};.* {least} to {most}"):
             load({}, environment={PREFIX + name.upper(): str(kind(value))})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("max_k", "many", "WHAMMING_MAX_K=many; it must be a whole number"),
-        ("max_k", "1.5", "WHAMMING_MAX_K=1.5; it must be a whole number"),
-        ("max_k", "", "WHAMMING_MAX_K=; it must be a whole number"),
-        ("slice_ms", "nan", "WHAMMING_SLICE_MS=nan; it must be 0.05 to 1000"),
+        ("max_k", "many", "WHAMMING_MAX_K=many;.* whole number"),
+        ("max_k", "1.5", "WHAMMING_MAX_K=1.5;.* whole number"),
+        ("max_k", "", "WHAMMING_MAX_K=;.* whole number"),
+        ("slice_ms", "nan", "WHAMMING_SLICE_MS=nan;.* 0.05 to 1000"),
         ("slice_ms", "inf", "WHAMMING_SLICE_MS=inf"),
-        ("log_level", "loud", "WHAMMING_LOG_LEVEL=loud; choose debug, info, warning or error"),
-        ("listen", "7777", "WHAMMING_LISTEN=7777; it must be HOST:PORT"),
+        ("log_level", "loud", "WHAMMING_LOG_LEVEL=loud;.* debug, info"),
+        ("listen", "7777", "WHAMMING_LISTEN=7777;.* HOST:PORT"),
         ("listen", ":7777", "it must be HOST:PORT"),
         ("listen", "localhost:", "it must be HOST:PORT"),
         ("listen", "localhost:http", "it must be HOST:PORT"),
@@ -84,7 +85,7 @@ def test_an_option_error_has_the_option_and_its_value() -> None:
     with pytest.raises(OptionError) as caught:
         load({"max_k": 0}, environment={})
     assert (caught.value.option, caught.value.value) == ("max_k", 0)
-    assert str(caught.value).startswith("--max-k 0; it must be 1 to")
+    assert re.match("--max-k 0; .* 1 to ", str(caught.value))
 
 
 def test_unknown_environment_variables_are_reported() -> None:
@@ -107,7 +108,7 @@ def test_flags_of_the_wrong_type_are_refused(value: Any) -> None:
     if value == "5 ":
         assert load({"max_k": value}, environment={})[0].max_k == 5
     else:
-        with pytest.raises(InvalidArgumentError, match=r"--max-k .*; it must be a whole number"):
+        with pytest.raises(InvalidArgumentError, match=r"--max-k .*whole number"):
             load({"max_k": value}, environment={})
 
 
@@ -116,14 +117,14 @@ def test_flags_of_the_wrong_type_are_refused(value: Any) -> None:
     [
         (b"max_k = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
-        (b"max_q = 5\nmaxk = 3", r"unknown options: max_q, maxk; .*listen, data"),
+        (b"max_q = 5\nmaxk = 3", r"unknown options.* max_q, maxk.*listen"),
         (b"[server]\nmax_k = 5", "unknown options: server"),
-        (b"max_k = 5.5", r"max_k = 5.5 in .*file.toml; it must be a whole number"),
-        (b"max_k = true", r"max_k = true in .*file.toml; it must be a whole number"),
-        (b"listen = 7", r"listen = 7 in .*file.toml; it must be a string"),
-        (b"max_k = 0", r"max_k = 0 in .*file.toml; it must be 1 to"),
-        (b'log_level = "loud"', r'log_level = "loud" in .*file.toml; choose debug'),
-        (b"max_bach = 5", "unknown options: max_bach; did you mean max_batch"),
+        (b"max_k = 5.5", r"max_k = 5.5 .*file.toml.* whole"),
+        (b"max_k = true", r"max_k = true .*file.toml.* whole"),
+        (b"listen = 7", r"listen = 7 .*file.toml.* string"),
+        (b"max_k = 0", r"max_k = 0 .*file.toml.* 1 to"),
+        (b'log_level = "loud"', r'log_level = "loud" .*file.toml.* debug'),
+        (b"max_bach = 5", "max_bach.* max_batch"),
     ],
 )
 def test_invalid_config_files_are_refused(tmp_path: Path, text: bytes, message: str) -> None:

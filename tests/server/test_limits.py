@@ -57,12 +57,12 @@ def test_the_limit_of_k(server: ServerProcess, docs: Collection) -> None:
     error = end_of(accounts[2]).error
     assert error is not None
     assert (error.reason, error.field) == (error_pb2.ERROR_REASON_INVALID_ARGUMENT, "options.k")
-    assert "k = 11; it must be 1 to 10" in error.message
+    assert re.search("k = 11;.* 1 to 10", error.message)
     with whamming.connect(server.address) as database:
         index = database.index("docs")
-        with pytest.raises(InvalidArgumentError, match="k = 11; it must be 1 to 10"):
+        with pytest.raises(InvalidArgumentError, match=r"k = 11;.* 1 to 10"):
             index.search_batch(np.zeros((1, 2), dtype=np.uint8), k=11)
-        with pytest.raises(InvalidArgumentError, match="k = 11; it must be 1 to 10"):
+        with pytest.raises(InvalidArgumentError, match=r"k = 11;.* 1 to 10"):
             index.search(np.zeros(2, dtype=np.uint8), k=11).all()
 
 

@@ -251,11 +251,11 @@ def test_sighup_reloads_certificates(workers: int, tmp_path: Path) -> None:
 def test_a_certificate_needs_its_key() -> None:
     for name in ("tls_cert", "tls_key", "tls_client_ca"):
         given: dict[str, Any] = {name: "a.pem"}
-        with pytest.raises(InvalidArgumentError, match=f"{name} = a.pem; .*a certificate and its key") as caught:
+        with pytest.raises(InvalidArgumentError, match=f"{name} = a.pem;.* certificate.* key") as caught:
             Config(**given)
         assert isinstance(caught.value, OptionError)
         assert caught.value.option == name
-    with pytest.raises(InvalidArgumentError, match=r"cert = a.pem, key = None; a certificate and its key go together"):
+    with pytest.raises(InvalidArgumentError, match=r"cert = a.pem, key = None;"):
         Tls(cert="a.pem")
 
 
@@ -291,7 +291,7 @@ def test_an_open_server_logs_a_warning(guard: bool, ours: Authority) -> None:
     server = ServerProcess(**options)
     server.address = "0.0.0.0:0"
     with server:
-        assert ("can read and change the data; see --tls-client-ca" in server.log()) != guard
+        assert ("see --tls-client-ca" in server.log()) != guard
 
 
 def test_raw_stubs_over_tls(server: ServerProcess, ours: Authority) -> None:

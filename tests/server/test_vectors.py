@@ -199,7 +199,7 @@ def test_invalid_vectors_are_refused(there: RemoteDatabase, name: str) -> None:
     for weights in (np.ones(DIM - 1), np.ones((3, DIM)), np.float64(1)):
         with pytest.raises(InvalidArgumentError, match="weights ha"):
             docs.search_batch(vectors=made(8, 2), costs="symmetric", weights=weights)
-    with pytest.raises(InvalidArgumentError, match=r"kept vectors|keeps no vectors"):
+    with pytest.raises(InvalidArgumentError, match="keeps no vectors"):
         list(docs.search(vector=made(8, 1)[0], k=3, rerank=2))
     with pytest.raises(InvalidArgumentError, match="both codes and vectors"):
         docs.upsert([1], np.zeros((1, 3), dtype=np.uint8), vectors=made(8, 1))

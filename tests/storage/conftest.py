@@ -1,4 +1,4 @@
-"""The stores that every test of the contract runs on: both of this package, and one that somebody else wrote."""
+"""The stores that every contract test runs on: the two of this package, and a third-party one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORES = ("ram", "lmdb", "journal")
 
 @dataclass(frozen=True)
 class Place:
-    """A kind of store, and a directory for its databases."""
+    """A kind of store and a directory for its databases."""
 
     store: str
     directory: Path
@@ -34,14 +34,14 @@ class Place:
         return self.store != "ram"
 
     def open(self, name: str = "db", **options: Any) -> Database:
-        """A database: of that name, or a new one in memory."""
+        """Open the database of that name, or a new one in memory."""
         path = self.directory / name if self.persistent else ":memory:"
         return whamming.open(path, store=self.store, **options)
 
 
 @pytest.fixture(scope="session")
 def thirdparty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where ``thirdparty`` is installed, once for all processes of pytest-xdist, and imported from."""
+    """Install ``thirdparty`` once for all processes of pytest-xdist, and return the directory to import it from."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
@@ -49,7 +49,7 @@ def thirdparty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (base / "installing").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            # A copy, as building leaves files beside the sources.
+            # Copied first, because building leaves files next to the sources.
             source = shutil.copytree(Path(__file__).parent / "thirdparty", base / "thirdparty", dirs_exist_ok=True)
             options = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "-q")
             command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)]
@@ -66,8 +66,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture(params=[store for store in STORES if store != "ram"])
-def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place whose databases can be opened again."""
+def persistent(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place whose databases can be reopened."""
     return make_place(request, tmp_path)
 
 
@@ -86,13 +86,13 @@ def make_place(request: pytest.FixtureRequest, directory: Path) -> Place:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make segments so small that sealing and merging happen all the time."""
     monkeypatch.setattr("whamming.storage.store.maintenance.SEAL_ROWS", 16)
-    monkeypatch.setattr("whamming.storage.store.maintenance.SMALL_RUN", 3)
+    monkeypatch.setattr("whamming.storage.store.maintenance.SMALL_RUN_ROWS", 3)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 2)
 
 
 @pytest.fixture
 def twin(place: Place) -> Iterator[Twin]:
-    """An index of 13 bits with something of everything in it."""
+    """An index of 13 bits with segments, dead items and recent writes."""
     with place.open() as database:
         made = Twin.create(database)
         made.layer()

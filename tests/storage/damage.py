@@ -1,16 +1,16 @@
-"""Damage databases in thousands of ways and see that each is either noticed or does no harm.
+"""Damages databases in thousands of ways, and checks that each damage is detected or harmless.
 
     python -m tests.storage.damage --cases 2000 --seed 0
 
-A case flips a bit, cuts the file, wipes a sector of it, or damages ``whamming.json``. Then the database is opened for
-reading and for writing, asked all there is to ask, verified, written to, sealed and compacted. Allowed is:
+A case flips a bit, cuts the file short, zeroes a sector, or damages ``whamming.json``. Then the database is opened for
+reading and for writing, queried in every way, verified, written to, sealed and compacted. Allowed outcomes are:
 
 - an error of the WhammingError family, anywhere;
-- answers as if nothing had happened, throughout;
-- wrong answers where ``verify()`` reports a problem, and still does after the writes.
+- the same answers as without the damage, everywhere;
+- wrong answers if ``verify()`` reports a problem, and still does after the writes.
 
-Anything else is a failure: another exception, a signal, a hang, or a wrong answer while ``verify()`` finds nothing.
-This happens in processes of their own, for the sake of those that die.
+Everything else is a failure: another exception, a signal, a hang, or a wrong answer while ``verify()`` reports nothing.
+The cases run in child processes, because some of them may die.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from whamming.storage.files import reading
 
 INDEX = "docs"
 ITEMS = 900
-"""Ids are below it."""
-PATIENCE = 60.0
-"""Seconds that a case may take; it takes a tenth of one."""
+"""All ids are smaller."""
+TIMEOUT = 60.0
+"""Seconds that a case may take. It normally takes a tenth of one."""
 
 _processes = multiprocessing.get_context("forkserver")
 
@@ -60,10 +60,10 @@ class Specimen:
     tables: Tables
     buckets: Buckets
     delta: bool
-    """It has writes that are not sealed."""
+    """Whether it has writes that are not sealed."""
 
     def make(self, path: Path) -> None:
-        """Make it: several segments, dead items, payloads, free pages."""
+        """Create it with several segments, dead items, payloads and free pages."""
         rng = np.random.default_rng(self.bits)
         with whamming.open(path) as database:
             index = database.create_index(INDEX, self.bits, tables=self.tables, buckets=self.buckets)
@@ -79,7 +79,7 @@ class Specimen:
                 self._upsert(index, rng, np.array([3, 2**63 + 5], dtype=np.uint64))
 
     def _upsert(self, index: StoredIndex, rng: np.random.Generator, ids: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
-        codes = rng.integers(0, 4, (len(ids), (self.bits + 7) // 8), dtype=np.uint8)  # alike, and some equal
+        codes = rng.integers(0, 4, (len(ids), (self.bits + 7) // 8), dtype=np.uint8)  # similar, and some equal
         codes[:, -1] &= (1 << (self.bits % 8 or 8)) - 1
         index.upsert(ids, codes, [b"%d" % i * int(rng.integers(0, 4)) for i in ids.tolist()])
 
@@ -95,17 +95,16 @@ SPECIMENS = (
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done to a file."""
+    """A change to the bytes of a file."""
 
     what: str
     file: str
     start: int
-    """Byte; the file is cut here, or changed from here on."""
+    """The byte where the file is cut or the change begins."""
     bytes: bytes | None
-    """What is written there; None: the file is cut."""
+    """The new bytes; None if the file is cut."""
 
-    def do(self, directory: Path) -> None:
-        """Do it."""
+    def apply(self, directory: Path) -> None:
         with (directory / self.file).open("r+b") as file:
             if self.bytes is None:
                 file.truncate(self.start)
@@ -116,12 +115,12 @@ class Damage:
 
 @dataclass(frozen=True)
 class Case:
-    """A damage to a specimen."""
+    """One damage to one specimen."""
 
     number: int
     specimen: str
     directory: str
-    """Where the sound one is."""
+    """The directory of the undamaged specimen."""
     damage: Damage
 
     def __str__(self) -> str:
@@ -130,7 +129,7 @@ class Case:
 
 
 def cases(specimens: dict[str, Path], count: int, seed: int) -> Iterator[Case]:
-    """Return so many cases, spread evenly over specimens and kinds of damage."""
+    """Yield ``count`` cases, spread evenly over specimens and kinds of damage."""
     names = sorted(specimens)
     data = {name: (specimens[name] / INDEX / "data.mdb").read_bytes() for name in names}
     regions = {name: regions_of(data[name]) for name in names}
@@ -178,15 +177,15 @@ def _damage_mark(rng: np.random.Generator, data: bytes) -> Damage:
     return _flip(rng, data, "whamming.json", place, "mark")
 
 
-# -- in the child ------------------------------------------------------------------------------------------------------
+# -- in the child process ----------------------------------------------------------------------------------------------
 
 
-class UnnoticedError(Exception):
-    """A damage that was neither noticed nor harmless."""
+class UndetectedError(Exception):
+    """A damage was neither detected nor harmless."""
 
 
 def questions(index: StoredIndex) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Return all that is asked of an index, by name; the answers compare by ``==``."""
+    """Yield all queries by name. Their answers can be compared with ``==``."""
     settings = index.settings
     rng = np.random.default_rng(7)
     queries = settings.to_engine(rng.integers(0, 4, (4, settings.code_bytes), dtype=np.uint8))
@@ -241,7 +240,7 @@ def ask(index: StoredIndex) -> tuple[Answers, str]:
 
 
 def write(index: StoredIndex) -> None:
-    """Change, seal, merge."""
+    """Write, delete, seal and merge."""
     settings = index.settings
     codes = np.full((3, settings.code_bytes), 1, dtype=np.uint8)
     index.upsert([2, 850, 851], codes, [b"two", b"", b"851"])
@@ -253,15 +252,15 @@ def write(index: StoredIndex) -> None:
 
 @dataclass(frozen=True)
 class Expected:
-    """The answers of a sound specimen."""
+    """The answers of an undamaged specimen."""
 
     before: Answers
     after: Answers
-    """It was written to."""
+    """After :func:`write`."""
 
 
 def expected_of(specimen: Path) -> Expected:
-    """Ask a sound specimen."""
+    """Return the answers of an undamaged specimen."""
     with tempfile.TemporaryDirectory() as directory:
         path = _copy(specimen, Path(directory) / "sound")
         with whamming.open(path, mode="r") as database:
@@ -274,7 +273,7 @@ def expected_of(specimen: Path) -> Expected:
 
 
 def examine(path: Path, expected: Expected) -> str:
-    """Use a damaged database; returns how the damage came to light, or raises :class:`UnnoticedError`."""
+    """Use a damaged database. Returns how the damage was detected, or raises :class:`UndetectedError`."""
     seen = _examine_reading(path, expected.before)
     if seen == "nothing" or seen.startswith("verify"):
         return _examine_writing(path, expected.after, seen)
@@ -303,9 +302,9 @@ def _compare(database: Database, answers: Answers, expected: Answers, error: str
     if problems:
         return "verify(), and wrong answers" if wrong else "verify()"
     if error and wrong:
-        raise UnnoticedError(f"verify() finds nothing, but asking ended with {error}")
+        raise UndetectedError(f"verify() finds nothing, but asking ended with {error}")
     if wrong:
-        raise UnnoticedError(f"verify() finds nothing, but these answers are wrong: {', '.join(wrong)}")
+        raise UndetectedError(f"verify() finds nothing, but these answers are wrong: {', '.join(wrong)}")
     return "nothing"
 
 
@@ -315,12 +314,12 @@ def _examine_writing(path: Path, expected: Answers, seen: str) -> str:
             write(database.index(INDEX))
     except WhammingError as refusal:
         if seen == "nothing":
-            raise UnnoticedError(f"verify() finds nothing, but writing ended with {refusal!r}") from refusal
+            raise UndetectedError(f"verify() finds nothing, but writing ended with {refusal!r}") from refusal
         return seen
     with whamming.open(path, mode="r") as database:
         after = _compare(database, ask(database.index(INDEX))[0], expected)
         if seen != "nothing" and after == "nothing":
-            raise UnnoticedError("verify() found something, but nothing any more after writing")
+            raise UndetectedError("verify() found a problem before writing, but not afterwards")
     return seen
 
 
@@ -332,9 +331,9 @@ def _copy(specimen: Path, target: Path) -> Path:
 
 
 def work(todo: Sequence[Case], results: Connection) -> None:
-    """Go through cases, in a process of its own. Sends of each how the damage came to light, and what was wrong."""
+    """Go through cases, in a child process. Sends how each damage was detected, and what was wrong."""
     faulthandler.enable()
-    vars(reading).update(_CHECKS=1)  # nobody commits meanwhile, so what looks damaged is
+    vars(reading).update(_CHECKS=1)  # nothing commits concurrently, so one check is enough
     expected: dict[str, Expected] = {}
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=fast) as directory:
@@ -342,11 +341,11 @@ def work(todo: Sequence[Case], results: Connection) -> None:
             if case.specimen not in expected:
                 expected[case.specimen] = expected_of(Path(case.directory))
             path = _copy(Path(case.directory), Path(directory) / str(case.number))
-            case.damage.do(path)
+            case.damage.apply(path)
             seen = wrong = ""
             try:
                 seen = examine(path, expected[case.specimen])
-            except UnnoticedError as error:
+            except UndetectedError as error:
                 wrong = str(error)
             except BaseException as error:
                 wrong = f"{error!r}\n{traceback.format_exc()}"
@@ -354,17 +353,17 @@ def work(todo: Sequence[Case], results: Connection) -> None:
             results.send((seen, wrong))
 
 
-# -- in the parent -----------------------------------------------------------------------------------------------------
+# -- in the parent process ---------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Summary:
-    """What a run has seen."""
+    """The results of a run."""
 
     seen: Counter[str] = field(default_factory=Counter)
-    """How damages came to light."""
+    """How many damages were detected, by how."""
     kinds: Counter[str] = field(default_factory=Counter)
-    """Of damage."""
+    """How many damages there were, by kind."""
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -377,7 +376,7 @@ class Summary:
 
 
 class _Child:
-    """A process that goes through cases, and the next one if it dies or hangs."""
+    """A child process that goes through cases. It is replaced if it dies or hangs."""
 
     def __init__(self, todo: Sequence[Case]) -> None:
         self.todo = list(todo)
@@ -388,14 +387,14 @@ class _Child:
         self._process = _processes.Process(target=work, args=(self.todo, sender), daemon=True)
         self._process.start()
         sender.close()
-        self.deadline = time.monotonic() + PATIENCE
+        self.deadline = time.monotonic() + TIMEOUT
 
     def take(self, summary: Summary) -> None:
-        """Take a result in, or the end of the process."""
+        """Receive the result of a case, or notice that the process died."""
         case = self.todo.pop(0)
         try:
             seen, wrong = self.results.recv()
-            self.deadline = time.monotonic() + PATIENCE
+            self.deadline = time.monotonic() + TIMEOUT
         except EOFError:
             self._process.join()
             seen, wrong = "", f"the process died with {self._process.exitcode}"
@@ -403,14 +402,14 @@ class _Child:
                 self._start()
         self._note(summary, case, seen, wrong)
 
-    def give_up(self, summary: Summary) -> None:
-        """Kill a process that hangs, and go on with the next case."""
+    def kill_hung(self, summary: Summary) -> None:
+        """Kill a process that hangs, and continue with the next case."""
         case = self.todo.pop(0)
         self._process.kill()
         self._process.join()
         if self.todo:
             self._start()
-        self._note(summary, case, "", f"nothing has happened for {PATIENCE:.0f} s")
+        self._note(summary, case, "", f"no result within {TIMEOUT:.0f} s")
 
     def _note(self, summary: Summary, case: Case, seen: str, wrong: str) -> None:
         what = case.damage.what
@@ -422,7 +421,7 @@ class _Child:
 
 
 def run(directory: Path, count: int, seed: int, *, workers: int = 2, only: int | None = None) -> Summary:
-    """Make the specimens and go through so many cases."""
+    """Create the specimens and go through ``count`` cases."""
     started = time.monotonic()
     specimens = {specimen.name: directory / specimen.name for specimen in SPECIMENS}
     for specimen in SPECIMENS:
@@ -439,18 +438,18 @@ def run(directory: Path, count: int, seed: int, *, workers: int = 2, only: int |
             if child.results in ready:
                 child.take(summary)
             elif time.monotonic() > child.deadline:
-                child.give_up(summary)
+                child.kill_hung(summary)
         children = [child for child in children if child.todo]
     summary.seconds = time.monotonic() - started
     return summary
 
 
 def main() -> int:
-    """Run from the command line; returns 1 where something failed."""
+    """Run from the command line. Returns 1 if a case failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="the number of one case, to look into it")
+    parser.add_argument("--only", type=int, help="run only the case of this number")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         summary = run(Path(directory), options.cases, options.seed, only=options.only)

@@ -1,6 +1,6 @@
-"""What the bytes of an index's data.mdb are, so that damage can be done to every kind of them.
+"""Maps the bytes of an index's data.mdb, so that every kind of them can be damaged.
 
-A walk of its own through LMDB's pages, which believes everything: the file is sound when this looks at it.
+This is an independent walk through LMDB's pages. It trusts the file, which is still undamaged.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 Regions = dict[str, list[tuple[int, int]]]
-"""Kind of bytes: ranges in the file."""
+"""Ranges in the file, by kind of bytes."""
 
 _HEADER = 16
 _META = struct.Struct("<16x24x IHHQQQQQ IHHQQQQQ QQ")
@@ -18,7 +18,7 @@ _ARRAY_HEADER = 48
 
 
 def regions_of(file: bytes) -> Regions:
-    """Return the kinds of bytes of a data.mdb."""
+    """Return the ranges of each kind of bytes in a data.mdb."""
     page_size = _META.unpack_from(file)[0]
     metas = [_META.unpack_from(file, number * page_size) for number in range(2)]
     newest = max(metas, key=lambda meta: int(meta[-1]))
@@ -48,7 +48,7 @@ class _Walk:
             self.regions.setdefault(kind, []).append((start, stop))
 
     def page(self, number: int, leaves: str) -> None:
-        """Note a branch or leaf page and all under it; ``leaves``: what to call its leaf pages."""
+        """Add a branch or leaf page and everything below it. ``leaves`` is the name for its leaf pages."""
         self.used.add(number)
         start = number * self._page_size
         flags, lower = struct.unpack_from("<HH", self._file, start + 10)

@@ -1,4 +1,4 @@
-"""An index with a bit of everything: a segment, dead items and recent writes."""
+"""An index with a segment, dead items and recent writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def codes(n: int, seed: int = 0) -> Codes:
 
 
 def fill(database: Database, name: str = "docs", n: int = 50) -> Model:
-    """Make an index with a segment, dead items and recent writes."""
     index = database.create_index(name, BITS)
     model = Model(index.settings)
     payloads: list[bytes | None] = [b"%d" % i for i in range(n)]

@@ -1,4 +1,4 @@
-"""The truth about an index: a dict. What every store is compared with, item by item and answer by answer."""
+"""A model of an index: a dict of its items. Every store is compared with it, item by item and answer by answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ABSENT = np.array([7777, 2**33 + 1, 2**63 + 1, 2**64 - 2], dtype=np.uint64)
 
 
 class Model:
-    """An index's items by id: the values of their bits, a byte each, and their payloads."""
+    """The items of an index by id: their bits, one per byte, and their payloads."""
 
     def __init__(self, settings: IndexSettings) -> None:
         self.settings = settings
@@ -48,13 +48,13 @@ class Model:
         return ids, codes.reshape(len(self), width)
 
     def answer(self, table: Floats) -> Truth:
-        """All items in order of (distance, id) for costs ``[bits, 2]``."""
+        """Return all items in order of (distance, id), for costs ``[bits, 2]``."""
         ids, codes = self.packed("little")
         return truth(codes, table, ids)
 
 
 class Holder(Protocol):
-    """A snapshot, or an index here or on a server."""
+    """A snapshot, or an index in this process or on a server."""
 
     def __len__(self) -> int: ...
     def get(self, ids: Ids, /) -> Items: ...
@@ -62,7 +62,7 @@ class Holder(Protocol):
 
 
 def check_items(snapshot: Holder, model: Model) -> None:
-    """A snapshot holds just the model's items, by ``get`` as by ``scan``."""
+    """Check that a snapshot holds exactly the model's items, by ``get`` and by ``scan``."""
     ids, codes = model.packed(model.settings.bit_order)
     order = np.random.default_rng(len(ids)).permutation(len(ids) + len(ABSENT))
     wanted = np.concatenate([ids, ABSENT])[order]
@@ -89,9 +89,9 @@ def plans_of(view: View) -> tuple[Plan, ...]:
 
 
 def check_answers(snapshot: Snapshot, model: Model, table: Floats, k: int, inside: float | None = None) -> int:
-    """Searches by all plans, at once and step by step, give the oracle's answers; returns how many were compared.
+    """Check that searches give the oracle's answers, with every plan, at once and step by step. Returns how many.
 
-    ``inside``: the radius is the distance of the item at this share of all.
+    ``inside``: use a radius that this fraction of all items lies within.
     """
     everything = model.answer(table)
     radius = None

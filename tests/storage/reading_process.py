@@ -1,4 +1,4 @@
-"""A process that reads a database while others write to it and die, and checks what it sees."""
+"""A process that reads a database while other processes write to it and die, and checks what it reads."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.stored_index import make_costs
 
 PAUSE = 0.005
-"""Seconds between two rounds, to leave the processor to the writer."""
+"""Seconds between two rounds, to leave the CPU to the writer."""
 ROUNDS = 50
-"""Per opening, to open while a writer commits, too."""
+"""Rounds per opening. The database is reopened now and then, so that some openings coincide with commits."""
 HELD = 8
-"""Rounds that a snapshot is kept, to see that it does not change."""
+"""Rounds for which a snapshot is kept, to check that it does not change."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a reader has done."""
+    """What a reader has checked."""
 
     rounds: int
     opens: int
     snapshots: int
-    """Different ones."""
+    """Different snapshots."""
     items: int
-    """Looked up by id, and whole."""
+    """Items looked up by id and found intact."""
     searches: int
-    """Whose hits were all looked up."""
+    """Searches whose hits were all looked up."""
     problem: str = ""
 
 
 def read(path: str, universe: int, seed: int, control: Connection) -> None:
-    """Read until told to stop, then tell what was done; at once if a promise was broken."""
+    """Read until told to stop, then send a report; stop early if a guarantee was violated."""
     faulthandler.enable()
     reader = _Reader(Path(path), universe, seed)
     problem = ""
@@ -60,7 +60,7 @@ class _Reader:
         self._last = np.zeros(universe, dtype=np.uint64)
         """The newest version seen of each id."""
         self._gone = np.zeros(universe, dtype=bool)
-        """Seen to be deleted after that."""
+        """Whether it was seen to be deleted after that."""
         self.rounds = self.opens = self.snapshots = self.items = self.searches = 0
 
     def read(self) -> None:
@@ -99,7 +99,7 @@ class _Reader:
         return ids, versions
 
     def _check_searches(self, snapshot: Snapshot, ids: Ids) -> None:
-        """Search for stored codes: each is found at distance 0, and its neighbours are as far as they should be."""
+        """Search for stored codes. Each must be found at distance 0, and all hits must have the right distance."""
         if len(ids) == 0:
             return
         codes = snapshot.get(ids).codes
@@ -107,7 +107,7 @@ class _Reader:
         hits = snapshot.get(answer.ids.ravel())
         versions_in(hits)
         if not hits.found[np.isfinite(answer.distances).ravel()].all():
-            raise BrokenPromiseError("a hit that is not there")
+            raise BrokenPromiseError("a hit that does not exist")
         far = _distances(codes, hits.codes.reshape(*answer.ids.shape, -1))
         if (far != answer.distances)[np.isfinite(answer.distances)].any():
             raise BrokenPromiseError("a hit at a wrong distance")

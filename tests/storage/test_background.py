@@ -1,4 +1,4 @@
-"""Tasks in the background: requests, waiting for them, errors, the end; and runs that are merged there."""
+"""Background tasks: requesting, waiting, errors and stopping; and merging runs in the background."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_run_serves_all_requests_that_come_before_it() -> None:
     assert len(runs) == 2
 
 
-def test_waiting_ends_however_fast_the_run_is() -> None:
+def test_waiting_ends_even_if_the_run_is_very_fast() -> None:
     task = BackgroundTask("test", lambda: None)
     for _ in range(2000):
         task.wait(1000)
@@ -93,10 +93,10 @@ def test_writes_let_merges_go_first_while_the_index_is_searched(
         def write(turn: int) -> None:
             index.upsert(np.arange(turn * rows, (turn + 1) * rows), random_codes(rows, 8))
 
-        for turn in range(maintenance.TIER - 1):
+        for turn in range(maintenance.FANOUT - 1):
             write(turn)
         index.snapshot()
-        last = threading.Thread(target=write, args=(maintenance.TIER,))
+        last = threading.Thread(target=write, args=(maintenance.FANOUT,))
         last.start()
         assert entered.wait(20)
         if searched:
@@ -109,7 +109,7 @@ def test_writes_let_merges_go_first_while_the_index_is_searched(
         assert not last.is_alive()
 
 
-def test_a_task_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.001)
     outcomes = iter([OSError("no"), OSError("not yet"), None])
     done = threading.Event()
@@ -137,8 +137,8 @@ def test_builds_in_the_background_have_a_lower_priority() -> None:
 
 
 def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 8)
-    monkeypatch.setattr(maintenance, "MOST_RUNS", 15)  # TIER - 1 of each of five tiers
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 8)
+    monkeypatch.setattr(maintenance, "MAX_RUNS", 15)  # FANOUT - 1 for each of five tiers
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     rng = np.random.default_rng(3)
     with place.open() as database:
@@ -159,9 +159,9 @@ def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPa
         twin.check()
 
 
-def test_what_dies_while_runs_are_merged_stays_dead(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge that is under way knows nothing of the writes that come meanwhile."""
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+def test_items_deleted_while_runs_are_merged_stay_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running merge does not see the writes that come meanwhile."""
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
     merge = SegmentedStore._merge_runs.__globals__["merged_rows"]
@@ -188,8 +188,8 @@ def test_what_dies_while_runs_are_merged_stays_dead(place: Place, monkeypatch: p
         twin.check()
 
 
-def test_a_merge_of_runs_that_are_being_sealed_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RUN", 2)
+def test_a_merge_of_runs_that_are_being_sealed_is_discarded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 2)
     monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
     merging, go_on = threading.Event(), threading.Event()
     merge = SegmentedStore._merge_runs.__globals__["merged_rows"]

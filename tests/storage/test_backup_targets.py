@@ -1,4 +1,4 @@
-"""Where a backup may go: not into a database, however the path is written, and over nothing that exists."""
+"""Targets of backups: not inside a database, however the path is written, and never over an existing file."""
 
 from __future__ import annotations
 
@@ -56,22 +56,24 @@ def copies(database: Database) -> list[Callable[[str | Path], None]]:
 
 
 @pytest.mark.parametrize("target", INSIDE)
-def test_inside_of_the_database(database: Database, home: Path, target: str) -> None:
+def test_a_target_inside_the_database_is_refused(database: Database, home: Path, target: str) -> None:
     (home / "aside").symlink_to(home / "data")
     before = sorted(home.rglob("*"))
     for copy in copies(database):
         for path in (target, home / target):
-            with pytest.raises(InvalidArgumentError, match="inside of the database"):
+            with pytest.raises(InvalidArgumentError, match="inside the database"):
                 copy(path)
     assert sorted(home.rglob("*")) == before
     assert database.list_indexes() == ["docs"]
 
 
-def test_the_working_directory_may_change(database: Database, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_may_change_after_opening(
+    database: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "elsewhere").mkdir()
     monkeypatch.chdir(home / "elsewhere")
     for target in ("../data/copy", "../data/docs/copy"):
-        with pytest.raises(InvalidArgumentError, match="inside of the database"):
+        with pytest.raises(InvalidArgumentError, match="inside the database"):
             database.backup(target)
         assert not Path(target).exists()
     database.create_index("more", 8)
@@ -80,7 +82,7 @@ def test_the_working_directory_may_change(database: Database, home: Path, monkey
     assert (home / "elsewhere" / "copy").is_dir()
 
 
-def test_around_the_database_or_over_something(database: Database, home: Path) -> None:
+def test_a_target_that_exists_is_refused(database: Database, home: Path) -> None:
     (home / "file").write_text("something")
     (home / "empty").mkdir()
     (home / "dangling").symlink_to(home / "nowhere")
@@ -92,42 +94,42 @@ def test_around_the_database_or_over_something(database: Database, home: Path) -
     assert not (home / "nowhere").exists()
 
 
-def test_inside_of_another_database(database: Database, home: Path) -> None:
+def test_a_target_inside_another_database_is_refused(database: Database, home: Path) -> None:
     whamming.open(home / "other").close()
     for copy in copies(database):
-        with pytest.raises(InvalidArgumentError, match="inside of the database"):
+        with pytest.raises(InvalidArgumentError, match="inside the database"):
             copy("other/copy")
     with whamming.open(home / "other", mode="r") as other:
         assert other.list_indexes() == []
 
 
-def test_memory_is_no_place_for_a_backup(database: Database, home: Path) -> None:
+def test_a_backup_to_memory_is_refused(database: Database, home: Path) -> None:
     for copy in copies(database):
         with pytest.raises(InvalidArgumentError, match=":memory:"):
             copy(":memory:")
     assert not (home / ":memory:").exists()
 
 
-def test_beside_the_database(database: Database, home: Path) -> None:
-    """A name that begins like the database's own is another directory."""
+def test_a_target_next_to_the_database_is_allowed(database: Database, home: Path) -> None:
+    """Its name may begin with the name of the database."""
     for number, copy in enumerate(copies(database)):
         copy(home / f"data-{number}")
         with whamming.open(home / f"data-{number}", mode="r") as found:
             assert len(found.index("docs")) == 2
     with whamming.open() as memory:
         memory.create_index("notes", 8).upsert([5], np.zeros((1, 1), dtype=np.uint8))
-        with pytest.raises(InvalidArgumentError, match="inside of the database"):
+        with pytest.raises(InvalidArgumentError, match="inside the database"):
             memory.backup(home / "data" / "copy")
         memory.backup(home / "notes")
 
 
-# -- who has it open -------------------------------------------------------------------------------------------------
+# -- who has it open for writing -------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_this_process_has_open(database: Database, home: Path) -> None:
+def test_the_error_says_that_this_process_is_the_writer(database: Database, home: Path) -> None:
     (home / "aside").symlink_to(home / "data")
     for path in ("data", home / "data", "aside"):
-        with pytest.raises(WriterBusyError, match="this process has") as caught:
+        with pytest.raises(WriterBusyError, match="this process") as caught:
             whamming.open(path)
         assert str(path) in str(caught.value)
     database.close()
@@ -149,7 +151,7 @@ FORKED = """
 """
 
 
-def test_a_forked_process_is_another_one(home: Path) -> None:
+def test_for_a_forked_process_the_parent_is_another_process(home: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(FORKED)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=home)
     assert done.stdout.startswith("WriterBusyError another process"), done

@@ -1,4 +1,4 @@
-"""Backups: databases of a moment, whole or not there at all."""
+"""Backups: consistent copies of a database, complete or not there at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from whamming.storage import (
 
 
 def reopened(place: Place, name: str, **options: Any) -> Database:
-    """A backup: of a database in memory, it is one of LMDB."""
+    """Open a backup. The backup of a database in memory is an LMDB database."""
     return whamming.open(place.directory / name, store=place.store if place.persistent else "lmdb", **options)
 
 
@@ -34,7 +34,7 @@ def test_a_backup_is_a_database(place: Place) -> None:
         models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
         database.create_index("empty", 64, bit_order="big", durability="async")
         database.backup(place.directory / "new" / "backup")
-        with pytest.raises(AlreadyExistsError, match="backup exists; give a path that does not"):
+        with pytest.raises(AlreadyExistsError, match="backup already exists"):
             database.backup(place.directory / "new" / "backup")
         assert [path.name for path in (place.directory / "new").iterdir()] == ["backup"]
         database.index("a").delete(range(100))
@@ -48,7 +48,7 @@ def test_a_backup_is_a_database(place: Place) -> None:
         copy.index("a").upsert([1], codes(1))
 
 
-def test_a_backup_while_writing_is_the_state_of_a_moment(place: Place, small: None) -> None:
+def test_a_backup_during_writes_is_consistent(place: Place, small: None) -> None:
     with place.open() as database:
         index = database.create_index("docs", BITS)
         count, stop = 0, threading.Event()
@@ -81,25 +81,25 @@ def test_a_backup_while_writing_is_the_state_of_a_moment(place: Place, small: No
             check_items(snapshot, model)
 
 
-def test_a_backup_into_its_own_database_is_refused(lasting: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    with lasting.open() as database:
+def test_a_backup_into_its_own_database_is_refused(persistent: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with persistent.open() as database:
         fill(database)
-        own = lasting.directory / "db"
+        own = persistent.directory / "db"
         before = sorted(path.name for path in own.iterdir())
-        (lasting.directory / "link").symlink_to(own)
+        (persistent.directory / "link").symlink_to(own)
         monkeypatch.chdir(own)
-        inside = (own, own / "copy", own / "docs" / "copy", lasting.directory / "link" / "a" / "b", Path("copy"))
+        inside = (own, own / "copy", own / "docs" / "copy", persistent.directory / "link" / "a" / "b", Path("copy"))
         for path in inside:
-            with pytest.raises(InvalidArgumentError, match=r"is inside of the database at .*; give a path outside"):
+            with pytest.raises(InvalidArgumentError, match="inside the database at"):
                 database.backup(path)
         assert sorted(path.name for path in own.iterdir()) == before
-        database.backup(lasting.directory / "db2")
-    with lasting.open("db2", mode="r") as database:
+        database.backup(persistent.directory / "db2")
+    with persistent.open("db2", mode="r") as database:
         assert len(database.index("docs")) == 49
     shares: list[float] = []
-    with pytest.raises(InvalidArgumentError, match="is inside of the database"):
+    with pytest.raises(InvalidArgumentError, match="inside the database"):
         whamming.restore(own, own / "restored", shares.append)
-    assert shares == [], "before all of it is read"
+    assert shares == [], "it is refused before anything is verified"
 
 
 def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
@@ -112,7 +112,7 @@ def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
     assert list((disk.directory / "backups").iterdir()) == []
 
 
-def test_a_backup_is_restored_to_a_new_place(disk: Place) -> None:
+def test_a_backup_is_restored_to_a_new_directory(disk: Place) -> None:
     with disk.open() as database:
         models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
         database.backup(disk.directory / "backup")
@@ -124,16 +124,16 @@ def test_a_backup_is_restored_to_a_new_place(disk: Place) -> None:
         assert database.list_indexes() == ["a", "b"]
         for name, model in models.items():
             check_items(database.index(name).snapshot(), model)
-    with pytest.raises(AlreadyExistsError, match="restored exists"):
+    with pytest.raises(AlreadyExistsError, match="restored already exists"):
         whamming.restore(disk.directory / "backup", disk.directory / "restored")
-    with pytest.raises(NotFoundError, match=r"there is no database at .*nowhere"):
+    with pytest.raises(NotFoundError, match=r"no database at .*nowhere"):
         whamming.restore(disk.directory / "nowhere", disk.directory / "again")
     with pytest.raises(FormatError):
         whamming.restore(disk.directory, disk.directory / "again")
 
 
-def test_a_backup_holds_nothing_of_what_was_deleted(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_backup_contains_no_deleted_data(persistent: Place) -> None:
+    with persistent.open() as database:
         index = database.create_index("docs", BITS)
         for first in range(0, 500, 100):
             index.upsert(range(first, first + 100), codes(100), [b"a secret"] * 100)
@@ -141,15 +141,15 @@ def test_a_backup_holds_nothing_of_what_was_deleted(lasting: Place) -> None:
         index.upsert(range(500, 1000), codes(500), [b"no matter"] * 500)
         index.delete(range(500))
         index.compact()
-        database.backup(lasting.directory / "backup")
-    bytes_of_backup = b"".join(path.read_bytes() for path in (lasting.directory / "backup" / "docs").iterdir())
+        database.backup(persistent.directory / "backup")
+    bytes_of_backup = b"".join(path.read_bytes() for path in (persistent.directory / "backup" / "docs").iterdir())
     assert b"no matter" in bytes_of_backup
     assert b"a secret" not in bytes_of_backup
 
 
-def test_a_file_holds_nothing_of_another_index(lasting: Place) -> None:
-    """Nor anything else that was in memory: the ends of pages that are not full are written as well."""
-    with lasting.open() as database:
+def test_a_file_contains_no_data_of_another_index(persistent: Place) -> None:
+    """Nor anything else from memory: the unused ends of pages are written too."""
+    with persistent.open() as database:
         ours, theirs = database.create_index("ours", 64), database.create_index("theirs", 64)
         items = make_codes("uniform", 500, 64, np.random.default_rng(0))
         for _ in range(5):
@@ -157,7 +157,7 @@ def test_a_file_holds_nothing_of_another_index(lasting: Place) -> None:
             theirs.seal()
             ours.upsert(range(500), items, [b"payload, no matter"] * 500)
             ours.seal()
-    bytes_of_ours = b"".join(path.read_bytes() for path in (lasting.directory / "db" / "ours").iterdir())
+    bytes_of_ours = b"".join(path.read_bytes() for path in (persistent.directory / "db" / "ours").iterdir())
     assert b"no matter" in bytes_of_ours
     assert b"a secret" not in bytes_of_ours
 
@@ -174,7 +174,7 @@ def test_a_damaged_backup_is_not_restored(disk: Place) -> None:
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"payload of an item")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(StorageError, match=r"index 'bad' of .*backup is damaged: .*; nothing was restored"):
+    with pytest.raises(StorageError, match=r"'bad' .*damaged: .*nothing was restored"):
         whamming.restore(disk.directory / "backup", disk.directory / "restored")
     assert not (disk.directory / "restored").exists()
     with disk.open("backup", mode="r") as database:

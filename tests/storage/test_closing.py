@@ -1,4 +1,4 @@
-"""The end of an index: while others write, seal and verify, and commits that break off."""
+"""Closing an index while other threads write, seal and verify; and commits that are interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whamming.storage import ClosedError
 from whamming.storage.store.segmented import SegmentedStore
 
 
-def test_closing_twice_is_fine_and_nothing_works_afterwards(place: Place) -> None:
+def test_closing_twice_is_allowed_and_nothing_works_afterwards(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", 13)
         index.upsert([1], random_codes(1, 13))
@@ -38,13 +38,13 @@ def test_closing_twice_is_fine_and_nothing_works_afterwards(place: Place) -> Non
             lambda: index.store.backup(place.directory / "backup"),
         ]
         for use in uses:
-            with pytest.raises(ClosedError, match="closed; open the database again"):
+            with pytest.raises(ClosedError, match="index is closed"):
                 use()
         assert index.settings.bits == 13
         assert repr(index) == "StoredIndex('docs', 13 bits, closed)"
 
 
-def test_many_threads_may_close_at_once(place: Place) -> None:
+def test_several_threads_may_close_at_once(place: Place) -> None:
     for _ in range(5):
         database = place.open()
         twin = Twin.create(database, name=f"docs{time.monotonic_ns()}")
@@ -54,10 +54,10 @@ def test_many_threads_may_close_at_once(place: Place) -> None:
         kept.check()
 
 
-def test_closing_waits_for_nobody_but_finishes_what_was_promised(lasting: Place, small: None) -> None:
-    """Threads write until the database is closed under them; what was acknowledged is there when it is opened again."""
+def test_closing_keeps_every_acknowledged_write(persistent: Place, small: None) -> None:
+    """Threads write until the database is closed. What was acknowledged is there when it is reopened."""
     acknowledged: list[int] = []
-    with lasting.open() as database:
+    with persistent.open() as database:
         index = database.create_index("docs", 13)
 
         def writer(number: int) -> Callable[[], None]:
@@ -76,7 +76,7 @@ def test_closing_waits_for_nobody_but_finishes_what_was_promised(lasting: Place,
             database.close()
 
         in_threads(*(writer(number) for number in range(4)), closer)
-    with lasting.open() as database:
+    with persistent.open() as database:
         assert database.index("docs").get(acknowledged).found.all()
 
 
@@ -121,7 +121,7 @@ def test_an_index_may_be_compacted_while_it_is_verified(place: Place) -> None:
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
-def test_a_commit_that_breaks_off_acknowledges_nothing(
+def test_an_interrupted_commit_acknowledges_nothing(
     disk: Place, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = random_codes(1, 13)
@@ -153,7 +153,7 @@ def test_a_commit_that_breaks_off_acknowledges_nothing(
             thread.start()
         store = index.store
         assert isinstance(store, SegmentedStore)
-        wait_until(lambda: len(store._group) == 3)
+        wait_until(lambda: len(store._group_commit) == 3)
         go_on.set()
         for thread in threads:
             thread.join()

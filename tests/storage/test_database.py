@@ -1,8 +1,9 @@
-"""Databases: opening, naming, reading beside a writer, closing, and what is refused."""
+"""Databases: opening, names of indexes, readers next to a writer, closing, and invalid arguments."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import threading
@@ -38,7 +39,7 @@ from whamming.storage.files.records import MANIFEST_KEY, pack_manifest, unpack_m
 # -- indexes by name -------------------------------------------------------------------------------------------------
 
 
-def test_indexes_are_made_listed_and_dropped(place: Place) -> None:
+def test_indexes_are_created_listed_and_dropped(place: Place) -> None:
     with place.open() as database:
         assert database.list_indexes() == []
         models = {name: fill(database, name, n) for name, n in (("b", 10), ("a", 20), ("c.d-e_F", 5))}
@@ -48,7 +49,7 @@ def test_indexes_are_made_listed_and_dropped(place: Place) -> None:
             check_items(database.index(name).snapshot(), model)
         database.drop_index("a")
         assert database.list_indexes() == ["b", "c.d-e_F"]
-        with pytest.raises(NotFoundError, match=r"there is no index 'a'; there are: b, c\.d-e_F"):
+        with pytest.raises(NotFoundError, match=r"no index 'a'.* b, c\.d-e_F"):
             database.index("a")
         again = database.create_index("a", 64)
         assert (len(again), again.settings.bits) == (0, 64)
@@ -58,26 +59,26 @@ def test_indexes_are_made_listed_and_dropped(place: Place) -> None:
             check_items(database.index("b").snapshot(), models["b"])
 
 
-def test_an_unknown_index_is_a_key_error_that_reads_well(place: Place) -> None:
+def test_an_unknown_index_is_a_key_error_without_extra_quotes(place: Place) -> None:
     with place.open() as database:
         for use in (database.index, database.drop_index):
             with pytest.raises(NotFoundError) as raised:
                 use("docs")
             assert isinstance(raised.value, KeyError)
-            assert str(raised.value) == "there is no index 'docs'; there are: none"
+            assert str(raised.value).startswith("there is no index 'docs'")
 
 
-def test_an_index_that_exists(place: Place) -> None:
+def test_an_existing_index_is_not_created_again(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", BITS, tables="multi")
         assert database.create_index("docs", BITS, tables="multi", exist_ok=True) is index
         for options in ({}, {"exist_ok": True, "tables": "single"}):
-            with pytest.raises(AlreadyExistsError, match=r"there is an index 'docs' already, with .*tables='multi'"):
+            with pytest.raises(AlreadyExistsError, match=r"'docs' already exists, with .*tables='multi'"):
                 database.create_index("docs", BITS, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "-a", "a b", "ü", "a\n", "x" * 129, 7, None])
-def test_a_bad_name_is_refused(place: Place, name: Any) -> None:
+def test_an_invalid_name_is_refused(place: Place, name: Any) -> None:
     with place.open() as database:
         uses: list[Callable[[], object]] = [
             lambda: database.create_index(name, 8),
@@ -85,17 +86,17 @@ def test_a_bad_name_is_refused(place: Place, name: Any) -> None:
             lambda: database.drop_index(name),
         ]
         for use in uses:
-            with pytest.raises(InvalidArgumentError, match="use 1 to 128 letters, digits") as raised:
+            with pytest.raises(InvalidArgumentError, match="1 to 128 letters, digits") as raised:
                 use()
             assert repr(name) in str(raised.value)
         assert database.list_indexes() == []
 
 
-def test_long_names_and_names_in_the_way(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_long_names_and_names_of_other_files(persistent: Place) -> None:
+    with persistent.open() as database:
         database.create_index("x" * 128, 8)
         for name in ("whamming.json", "writer.lock"):
-            with pytest.raises(AlreadyExistsError, match=f"in the way of an index '{name}'; choose another name"):
+            with pytest.raises(AlreadyExistsError, match=f"{name} exists but is not"):
                 database.create_index(name, 8)
         assert database.list_indexes() == ["x" * 128]
 
@@ -103,25 +104,25 @@ def test_long_names_and_names_in_the_way(lasting: Place) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bits": 0}, "bits = 0; a code has 1 to 4096 bits"),
-        ({"bits": 4097}, "bits = 4097; a code has 1 to 4096 bits"),
+        ({"bits": 0}, "bits = 0; .*1 to 4096"),
+        ({"bits": 4097}, "bits = 4097; .*1 to 4096"),
         ({"bits": -1}, "bits = -1"),
-        ({"bits": 8.0}, r"bits = 8\.0; it must be a whole number"),
-        ({"bits": "8"}, "bits = '8'; it must be a whole number"),
-        ({"bits": 8, "bit_order": "middle"}, "bit_order = 'middle'; choose one of .*'little', 'big'"),
-        ({"bits": 8, "tables": "double"}, "tables = 'double'; choose one of .*'single', 'multi', 'none'"),
-        ({"bits": 8, "buckets": "slow"}, "buckets = 'slow'; choose one of .*'compact', 'fast'"),
-        ({"bits": 8, "durability": "never"}, "durability = 'never'; choose one of .*'fsync', 'async'"),
+        ({"bits": 8.0}, r"bits = 8\.0;"),
+        ({"bits": "8"}, "bits = '8';"),
+        ({"bits": 8, "bit_order": "middle"}, "bit_order = 'middle'; .*'little', 'big'"),
+        ({"bits": 8, "tables": "double"}, "tables = 'double'; .*'single', 'multi', 'none'"),
+        ({"bits": 8, "buckets": "slow"}, "buckets = 'slow'; .*'compact', 'fast'"),
+        ({"bits": 8, "durability": "never"}, "durability = 'never'; .*'fsync', 'async'"),
     ],
 )
-def test_bad_settings_are_refused(place: Place, settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(place: Place, settings: dict[str, Any], message: str) -> None:
     with place.open() as database:
         with pytest.raises(InvalidArgumentError, match=message):
             database.create_index("docs", **settings)
         assert database.list_indexes() == []
 
 
-def test_bits_may_be_an_integer_of_numpy(place: Place) -> None:
+def test_bits_may_be_a_numpy_integer(place: Place) -> None:
     with place.open() as database:
         assert database.create_index("docs", int(np.int64(64))).settings == IndexSettings(64)
         assert database.create_index("more", np.int64(64)).settings == IndexSettings(64)  # type: ignore[arg-type]
@@ -130,7 +131,7 @@ def test_bits_may_be_an_integer_of_numpy(place: Place) -> None:
             assert database.index("more").settings == IndexSettings(64)
 
 
-def test_threads_make_and_drop_indexes(place: Place) -> None:
+def test_threads_create_and_drop_indexes(place: Place) -> None:
     errors: list[BaseException] = []
     with place.open() as database:
 
@@ -158,9 +159,9 @@ def test_threads_make_and_drop_indexes(place: Place) -> None:
 
 @pytest.mark.parametrize("work", ["open", "drop", "close"])
 def test_an_open_index_is_found_while_another_is_opened_dropped_or_closed(
-    lasting: Place, work: str, monkeypatch: pytest.MonkeyPatch
+    persistent: Place, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lasting.open() as database:
+    with persistent.open() as database:
         fill(database, "slow")
         fill(database, "quick")
     entered, go_on = threading.Event(), threading.Event()
@@ -174,7 +175,7 @@ def test_an_open_index_is_found_while_another_is_opened_dropped_or_closed(
 
         return run
 
-    with lasting.open() as database, ThreadPoolExecutor(3) as threads:
+    with persistent.open() as database, ThreadPoolExecutor(3) as threads:
         quick = database.index("quick")
         if work != "open":
             slow = database.index("slow")
@@ -205,10 +206,10 @@ def test_an_open_index_is_found_while_another_is_opened_dropped_or_closed(
 
 
 def test_closing_a_database_waits_for_an_index_that_is_being_opened(
-    lasting: Place, monkeypatch: pytest.MonkeyPatch
+    persistent: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or another process could write to the directory while the index is still opened."""
-    with lasting.open() as database:
+    """Otherwise another process could write to the directory while the index is still being opened."""
+    with persistent.open() as database:
         model = fill(database)
     entered, go_on = threading.Event(), threading.Event()
     load = SegmentedStore.__init__
@@ -218,7 +219,7 @@ def test_closing_a_database_waits_for_an_index_that_is_being_opened(
         assert go_on.wait(20)
         load(*arguments, **options)
 
-    database = lasting.open()
+    database = persistent.open()
     with ThreadPoolExecutor(2) as threads:
         with monkeypatch.context() as patched:
             patched.setattr(SegmentedStore, "__init__", slowly)
@@ -230,13 +231,13 @@ def test_closing_a_database_waits_for_an_index_that_is_being_opened(
                 with pytest.raises(ClosedError):
                     database.index("docs")
                 with pytest.raises(WriterBusyError):
-                    lasting.open()
+                    persistent.open()
                 assert not closing.done()
             finally:
                 go_on.set()
             closing.result(20)
         assert opening.result(20).closed
-    with lasting.open() as database:
+    with persistent.open() as database:
         check_items(database.index("docs").snapshot(), model)
 
 
@@ -259,10 +260,8 @@ def test_a_store_is_found_by_its_entry_point(thirdparty: Path, tmp_path: Path) -
         assert len(database.index("docs")) == 1
 
 
-def test_a_store_is_found_when_it_is_installed_and_looked_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InvalidArgumentError, match="store = 'later'; installed stores: "):
+def test_a_store_may_be_installed_later_and_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgumentError, match="store = 'later'"):
         whamming.open(store="later")
     installed = tmp_path / "later-1.0.dist-info"
     installed.mkdir()
@@ -276,22 +275,22 @@ def test_a_store_is_found_when_it_is_installed_and_looked_for_once(
         assert database.list_indexes() == []
 
 
-def test_bad_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="store = 'papyrus'; installed stores: " + ", ".join(sorted(STORES))):
+def test_invalid_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="store = 'papyrus' .*: " + ", ".join(sorted(STORES))):
         whamming.open(tmp_path / "db", store="papyrus")
-    with pytest.raises(InvalidArgumentError, match="store = 'lmdb' needs a directory; ':memory:' has none"):
+    with pytest.raises(InvalidArgumentError, match="store = 'lmdb' needs a directory"):
         whamming.open(store="lmdb")
-    with pytest.raises(InvalidArgumentError, match=r"store = 'ram' keeps nothing in .*; open ':memory:' instead"):
+    with pytest.raises(InvalidArgumentError, match=r"store = 'ram' .*; open ':memory:' instead"):
         whamming.open(tmp_path / "db", store="ram")
-    with pytest.raises(InvalidArgumentError, match=r"mode = 'a'; choose one of .*'w', 'r'"):
+    with pytest.raises(InvalidArgumentError, match=r"mode = 'a'; .*'w', 'r'"):
         whamming.open(tmp_path / "db", mode="a")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="mode = 'r' of ':memory:'"):
+    with pytest.raises(InvalidArgumentError, match="mode = 'r' with ':memory:'"):
         whamming.open(mode="r")
 
 
-def test_what_does_not_exist_is_not_made_by_reading(tmp_path: Path) -> None:
+def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
     for options in ({"mode": "r"}, {"create": False}, {"mode": "r", "create": False}):
-        with pytest.raises(NotFoundError, match=r"there is no database at .*; open it with mode='w' to make one"):
+        with pytest.raises(NotFoundError, match=r"no database at .*mode='w'"):
             whamming.open(tmp_path / "db", **options)
         assert not (tmp_path / "db").exists()
     (tmp_path / "empty").mkdir()
@@ -304,13 +303,13 @@ def test_what_does_not_exist_is_not_made_by_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, mode: Any) -> None:
+def test_other_files_and_directories_are_left_alone(tmp_path: Path, mode: Any) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(FormatError, match=r"file is not a Whamming database: it has no whamming\.json"):
+    with pytest.raises(FormatError, match=r"file is not .*whamming\.json"):
         whamming.open(tmp_path / "file", mode=mode)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.doc").write_text("precious")
-    with pytest.raises(FormatError, match=r"theirs is not a Whamming database.*give an empty or a new directory"):
+    with pytest.raises(FormatError, match="theirs is not a Whamming database"):
         whamming.open(tmp_path / "theirs", mode=mode)
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.doc"]
 
@@ -319,16 +318,16 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, mode: Any) -> None:
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        (b'{"format": 3}', "has format 3; this version reads up to 2: upgrade whamming"),
-        (b'{"format": "new"}', "does not say what format"),
-        (b"{}", "does not say what format"),
-        (b"[1]", "does not say what format"),
-        (b"{", "is damaged: .*restore it from a backup"),
+        (b'{"format": 3}', "format 3; .*up to 2: upgrade"),
+        (b'{"format": "new"}', "does not name the format"),
+        (b"{}", "does not name the format"),
+        (b"[1]", "does not name the format"),
+        (b"{", "is damaged: .*backup"),
         (b"", "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
     ],
 )
-def test_a_mark_that_cannot_be_read(tmp_path: Path, mark: bytes, message: str, mode: Any) -> None:
+def test_a_marker_file_that_cannot_be_read_is_refused(tmp_path: Path, mark: bytes, message: str, mode: Any) -> None:
     whamming.open(tmp_path / "db").close()
     (tmp_path / "db" / "whamming.json").write_bytes(mark)
     with pytest.raises(FormatError, match=message):
@@ -336,22 +335,22 @@ def test_a_mark_that_cannot_be_read(tmp_path: Path, mark: bytes, message: str, m
     assert (tmp_path / "db" / "whamming.json").read_bytes() == mark
 
 
-def test_a_database_knows_its_store(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_database_knows_its_store(persistent: Place) -> None:
+    with persistent.open() as database:
         model = fill(database)
-        database.backup(lasting.directory / "backup")
-    path = lasting.directory / "db"
-    assert json.loads((path / "whamming.json").read_text()) == {"format": 2, "store": lasting.store}
-    other = next(store for store in STORES if store not in (lasting.store, "ram"))
-    with pytest.raises(FormatError, match=f"kept in the store '{lasting.store}', not '{other}'"):
+        database.backup(persistent.directory / "backup")
+    path = persistent.directory / "db"
+    assert json.loads((path / "whamming.json").read_text()) == {"format": 2, "store": persistent.store}
+    other = next(store for store in STORES if store not in (persistent.store, "ram"))
+    with pytest.raises(FormatError, match=f"the store '{persistent.store}', not '{other}'"):
         whamming.open(path, store=other)
-    whamming.restore(lasting.directory / "backup", lasting.directory / "restored")
+    whamming.restore(persistent.directory / "backup", persistent.directory / "restored")
     for name in ("db", "backup", "restored"):
-        with whamming.open(lasting.directory / name, mode="r") as database:
+        with whamming.open(persistent.directory / name, mode="r") as database:
             check_items(database.index("docs").snapshot(), model)
 
 
-def test_what_a_crash_left_behind_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "db"
     path.mkdir()
     (path / ".whamming.json.123.new").write_text("")
@@ -371,13 +370,13 @@ def test_what_a_crash_left_behind_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])
-def test_an_index_without_its_file(tmp_path: Path, mode: Any) -> None:
+def test_an_index_without_its_file_is_refused(tmp_path: Path, mode: Any) -> None:
     with whamming.open(tmp_path / "db") as database:
         model = fill(database, "whole")
         database.create_index("hollow", 8)
     (tmp_path / "db" / "hollow" / "data.mdb").unlink()
     with whamming.open(tmp_path / "db", mode=mode) as database:
-        with pytest.raises(FormatError, match=r"hollow holds no index: data\.mdb is missing"):
+        with pytest.raises(FormatError, match=r"hollow is not .*data\.mdb"):
             database.index("hollow")
         check_items(database.index("whole").snapshot(), model)
         reports = database.verify()
@@ -388,13 +387,13 @@ def test_an_index_without_its_file(tmp_path: Path, mode: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "has format 3; this version reads format 2: upgrade whamming"),
-        ({"format": 1}, "has format 1; this version reads format 2: import its items"),
+        ({"format": 3}, "format 3; .*format 2: upgrade"),
+        ({"format": 1}, "format 1; .*format 2: import"),
         ({"settings": {"bits": 8, "colour": "red"}}, "unknown index settings: colour"),
-        (None, "no manifest; it is not an index of this program"),
+        (None, "no manifest"),
     ],
 )
-def test_an_index_of_a_newer_version(tmp_path: Path, change: Any, message: str, mode: Any) -> None:
+def test_an_index_of_another_version_is_refused(tmp_path: Path, change: Any, message: str, mode: Any) -> None:
     with whamming.open(tmp_path / "db") as database:
         fill(database)
     with lmdb.open(str(tmp_path / "db" / "docs"), map_size=1 << 40) as env, env.begin(write=True) as txn:
@@ -405,30 +404,30 @@ def test_an_index_of_a_newer_version(tmp_path: Path, change: Any, message: str, 
     with whamming.open(tmp_path / "db", mode=mode) as database:
         with pytest.raises(WhammingError, match=message):
             database.index("docs")
-        assert message in database.verify()["docs"].problems[0]
+        assert re.search(message, database.verify()["docs"].problems[0])
 
 
 # -- one writer, any number of readers -------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused_at_once_or_waits(lasting: Place) -> None:
-    database = lasting.open()
-    with pytest.raises(WriterBusyError, match=r"this process has .* mode='r'"):
-        lasting.open()
+def test_a_second_writer_is_refused_at_once_or_waits(persistent: Place) -> None:
+    database = persistent.open()
+    with pytest.raises(WriterBusyError, match=r"this process .* mode='r'"):
+        persistent.open()
     with pytest.raises(WriterBusyError):
-        lasting.open(wait=0.05)
+        persistent.open(wait=0.05)
     timer = threading.Timer(0.1, database.close)
     timer.start()
-    with lasting.open(wait=60) as second:
+    with persistent.open(wait=60) as second:
         second.create_index("docs", 8)
     timer.join()
 
 
-def test_readers_follow_the_writer_in_the_same_process(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_readers_follow_the_writer_in_the_same_process(persistent: Place) -> None:
+    with persistent.open() as database:
         model = fill(database)
         index = database.index("docs")
-        with lasting.open(mode="r") as first, lasting.open(mode="r") as second:
+        with persistent.open(mode="r") as first, persistent.open(mode="r") as second:
             kept: list[tuple[Snapshot, Model]] = []
             for step in ("nothing", "upsert", "seal", "delete", "compact", "upsert"):
                 match step:
@@ -450,14 +449,14 @@ def test_readers_follow_the_writer_in_the_same_process(lasting: Place) -> None:
             check_items(second.index("docs").snapshot(), model)
         for snapshot, old in kept:
             check_items(snapshot, old)
-    with lasting.open() as database:
+    with persistent.open() as database:
         check_items(database.index("docs").snapshot(), model)
 
 
-def test_a_reader_cannot_write(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_reader_cannot_write(persistent: Place) -> None:
+    with persistent.open() as database:
         model = fill(database)
-    with lasting.open(mode="r") as database:
+    with persistent.open(mode="r") as database:
         index = database.index("docs")
         uses: list[Callable[[], object]] = [
             lambda: database.create_index("more", 8),
@@ -469,22 +468,22 @@ def test_a_reader_cannot_write(lasting: Place) -> None:
             index.compact,
         ]
         for use in uses:
-            with pytest.raises(ReadOnlyError, match="opened for reading; open it with mode='w' to write"):
+            with pytest.raises(ReadOnlyError, match="mode='w'"):
                 use()
         check_items(index.snapshot(), model)
         assert index.verify().ok
         assert index.stats().items == len(model)
-        database.backup(lasting.directory / "copy")
-    with lasting.open("copy") as database:
+        database.backup(persistent.directory / "copy")
+    with persistent.open("copy") as database:
         check_items(database.index("docs").snapshot(), model)
 
 
-def test_a_reader_notices_that_an_index_was_dropped_and_made_anew(lasting: Place) -> None:
-    with lasting.open() as database, lasting.open(mode="r") as reader:
+def test_a_reader_notices_that_an_index_was_dropped_and_created_again(persistent: Place) -> None:
+    with persistent.open() as database, persistent.open(mode="r") as reader:
         old_model = fill(database)
         old = reader.index("docs").snapshot()
         database.drop_index("docs")
-        with pytest.raises(NotFoundError, match="there are: none"):
+        with pytest.raises(NotFoundError, match="'docs'"):
             reader.index("docs")
         new = database.create_index("docs", 64)
         new.upsert([5], np.zeros((1, 8), dtype=np.uint8))
@@ -493,15 +492,15 @@ def test_a_reader_notices_that_an_index_was_dropped_and_made_anew(lasting: Place
         check_items(old, old_model)
 
 
-def test_threads_open_and_close_the_same_database(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_threads_open_and_close_the_same_database(persistent: Place) -> None:
+    with persistent.open() as database:
         count = len(fill(database))
     counts: list[int | BaseException] = []
 
     def work() -> None:
         try:
             for _ in range(25):
-                with lasting.open(mode="r") as database:
+                with persistent.open(mode="r") as database:
                     snapshot = database.index("docs").snapshot()
                 counts.append(len(snapshot))
         except BaseException as error:
@@ -515,13 +514,13 @@ def test_threads_open_and_close_the_same_database(lasting: Place) -> None:
     assert counts == [count] * 100
 
 
-def test_a_writer_after_a_reader_in_the_same_process(disk: Place) -> None:
+def test_a_writer_must_wait_for_a_reader_in_the_same_process(disk: Place) -> None:
     with disk.open() as database:
         model = fill(database)
     with disk.open(mode="r") as reader:
         reader.index("docs")
         with disk.open() as database:
-            with pytest.raises(StorageError, match="in use for reading in this process; close that"):
+            with pytest.raises(StorageError, match="open for reading in this process"):
                 database.index("docs")
             reader.close()
             check_items(database.index("docs").snapshot(), model)
@@ -530,7 +529,7 @@ def test_a_writer_after_a_reader_in_the_same_process(disk: Place) -> None:
 # -- closing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_database(place: Place) -> None:
+def test_a_closed_database_refuses_everything(place: Place) -> None:
     database = place.open()
     index = database.create_index("docs", 8)
     database.close()
@@ -544,15 +543,15 @@ def test_a_closed_database(place: Place) -> None:
         database.verify,
     ]
     for use in uses:
-        with pytest.raises(ClosedError, match=r"closed; open it again with whamming\.open\(\)"):
+        with pytest.raises(ClosedError, match="database is closed"):
             use()
     with pytest.raises(ClosedError):
         len(index)
     assert not (place.directory / "backup").exists()
 
 
-def test_an_index_that_was_closed_is_opened_again(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_closed_index_can_be_reopened(persistent: Place) -> None:
+    with persistent.open() as database:
         model = fill(database)
         index = database.index("docs")
         snapshot = index.snapshot()
@@ -572,13 +571,13 @@ def test_an_index_that_was_closed_is_opened_again(lasting: Place) -> None:
         again.close()
         assert database.create_index("docs", BITS, exist_ok=True).settings == model.settings
         database.index("docs").close()
-        database.backup(lasting.directory / "backup")
+        database.backup(persistent.directory / "backup")
         database.index("docs").close()
         assert database.verify()["docs"].ok
         database.index("docs").close()
         database.drop_index("docs")
         assert database.list_indexes() == []
-    with lasting.open("backup", mode="r") as database:
+    with persistent.open("backup", mode="r") as database:
         for _ in range(3):
             check_items(database.index("docs").snapshot(), model)
             database.index("docs").close()
@@ -590,15 +589,15 @@ def test_an_index_in_memory_is_gone_when_it_is_closed() -> None:
         database.index("docs").close()
         assert database.list_indexes() == []
         for use in (database.index, database.drop_index):
-            with pytest.raises(NotFoundError, match="there is no index 'docs'; there are: none"):
+            with pytest.raises(NotFoundError, match="there is no index 'docs'"):
                 use("docs")
         index = database.create_index("docs", 64)
         assert (database.index("docs") is index, len(index)) == (True, 0)
 
 
-def test_threads_close_an_index_and_open_it_again(lasting: Place) -> None:
+def test_threads_close_and_reopen_an_index(persistent: Place) -> None:
     errors: list[BaseException] = []
-    with lasting.open() as database:
+    with persistent.open() as database:
         fill(database)
 
         def work(number: int) -> None:
@@ -622,10 +621,10 @@ def test_threads_close_an_index_and_open_it_again(lasting: Place) -> None:
         assert database.index("docs").verify().ok
 
 
-def test_a_directory_that_is_gone_is_a_storage_error(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_missing_directory_is_a_storage_error(persistent: Place) -> None:
+    with persistent.open() as database:
         fill(database)
-        (lasting.directory / "db").rename(lasting.directory / "elsewhere")
+        (persistent.directory / "db").rename(persistent.directory / "elsewhere")
         uses: list[Callable[[], object]] = [
             database.list_indexes,
             lambda: database.drop_index("docs"),
@@ -633,13 +632,13 @@ def test_a_directory_that_is_gone_is_a_storage_error(lasting: Place) -> None:
             database.verify,
         ]
         for use in uses:
-            with pytest.raises(StorageError, match=r"db cannot be used: .*No such file"):
+            with pytest.raises(StorageError, match=r"db .*No such file"):
                 use()
-        (lasting.directory / "elsewhere").rename(lasting.directory / "db")
+        (persistent.directory / "elsewhere").rename(persistent.directory / "db")
         assert len(database.index("docs")) == 49
 
 
-def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_indexes_are_closed_even_if_one_fails(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
     database = disk.open()
     for name in ("a", "b", "c"):
@@ -661,12 +660,10 @@ def test_all_indexes_are_closed_where_one_fails(disk: Place, monkeypatch: pytest
 # -- many snapshots --------------------------------------------------------------------------------------------------
 
 
-def test_sealing_goes_on_when_snapshots_use_all_of_the_files_readers(
-    disk: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sealing_works_when_snapshots_take_all_reader_slots(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with disk.open() as database:
         model = Model(database.create_index("docs", BITS).settings)
-    (disk.directory / "db" / "docs" / "lock.mdb").unlink()  # which has a place for each reader
+    (disk.directory / "db" / "docs" / "lock.mdb").unlink()  # it has a slot for each reader
     monkeypatch.setattr("whamming.storage.files.environment.MAX_READERS", 4)
     monkeypatch.setattr("whamming.storage.files.environment._LOCK_BYTES", 0)
     with disk.open() as database:
@@ -677,7 +674,7 @@ def test_sealing_goes_on_when_snapshots_use_all_of_the_files_readers(
             model.upsert(range(step, step + 9), codes(9, step))
             index.seal()
             kept.append((index.snapshot(), model.copy()))
-        with pytest.raises(StorageError, match="all 4 places for readers are taken"):
+        with pytest.raises(StorageError, match="all 4 reader slots"):
             index.verify()
         for snapshot, old in kept:
             check_items(snapshot, old)

@@ -1,7 +1,7 @@
-"""A full disk: writes fail with a clear error and lose nothing, reading goes on, and with room again so does writing.
+"""A full disk: writes fail with a clear error and lose nothing, reads continue, and writes resume when there is space.
 
-Full is a small file system where one can be mounted, and everywhere a limit to the length of this process's files,
-which the system enforces in the same places.
+The disk is full either because a small file system is mounted and filled, if that is possible here, or because the
+length of files of this process is limited, which the system enforces in the same places.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ from whamming.storage.files.lmdb_journal import LmdbJournal
 from whamming.storage.store import faults, maintenance, segmented
 
 UNIVERSE = 200_000
-FULL = "no room to write to .*; free some space, then write again"
+FULL = "no space to write to "
 
 _processes = multiprocessing.get_context("forkserver")
 
 
-class Room(Protocol):
-    """A place on disk whose room can be taken and given back."""
+class LimitedSpace(Protocol):
+    """A directory whose free space can be filled and freed."""
 
     path: Path
 
-    def take(self, leave: int = 0) -> None:
-        """Leave only so many bytes."""
+    def fill(self, leave: int = 0) -> None:
+        """Leave only ``leave`` bytes free."""
 
-    def give(self) -> None:
-        """Give it back."""
+    def free(self) -> None:
+        """Make the space available again."""
 
 
 class SmallFileSystem:
-    """Room that a ballast takes."""
+    """A file system that is filled by one large file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
-    def take(self, leave: int = 0) -> None:
+    def fill(self, leave: int = 0) -> None:
         with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
         os.truncate(self._ballast, self._ballast.stat().st_size - leave)
 
-    def give(self) -> None:
+    def free(self) -> None:
         self._ballast.unlink()
 
 
 class ShortFiles:
-    """Room as the longest file has; all others of the test are short."""
+    """A limit to the length of files, set by the longest one. All other files of the test are short."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         _, self._most = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def take(self, leave: int = 0) -> None:
+    def fill(self, leave: int = 0) -> None:
         longest = max((file.stat().st_size for file in self.path.rglob("data.mdb")), default=0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (longest + leave, self._most))
 
-    def give(self) -> None:
+    def free(self) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (self._most, self._most))
 
 
@@ -91,21 +91,21 @@ def small_file_system(tmp_path: Path) -> Iterator[SmallFileSystem]:
 
 @pytest.fixture
 def short_files(tmp_path: Path) -> Iterator[ShortFiles]:
-    room = ShortFiles(tmp_path)
+    space = ShortFiles(tmp_path)
     try:
-        yield room
+        yield space
     finally:
-        room.give()
+        space.free()
 
 
 @pytest.fixture(params=["small_file_system", "short_files"])
-def room(request: pytest.FixtureRequest) -> Room:
-    found: Room = request.getfixturevalue(request.param)
+def space(request: pytest.FixtureRequest) -> LimitedSpace:
+    found: LimitedSpace = request.getfixturevalue(request.param)
     return found
 
 
-class Filling:
-    """An index and what it must contain."""
+class TrackedIndex:
+    """An index and the items that it must contain."""
 
     def __init__(self, index: StoredIndex) -> None:
         self.index = index
@@ -123,7 +123,7 @@ class Filling:
             self.write(range(start, start + starts.step))
 
     def check(self) -> None:
-        """Compare all items with the model, by scan, by id and by search."""
+        """Compare all items with the expected ones, by scan, by id and by search."""
         assert (self.found() == self.model).all()
         there = np.flatnonzero(self.model)[:: max(1, np.count_nonzero(self.model) // 50)].astype(np.uint64)
         items = self.index.get(there)
@@ -137,115 +137,115 @@ class Filling:
         return all_versions(self.index.snapshot(), UNIVERSE)
 
     def arrays(self) -> int:
-        """Return how many arrays the file holds."""
+        """Return how many arrays the file has."""
         assert isinstance(self.index.store, segmented.SegmentedStore)
         assert isinstance(self.index.store._journal, LmdbJournal)
         with self.index.store._journal._environment.env.begin() as txn:
             return sum(key[:1] == b"s" for key in txn.cursor().iternext(values=False))
 
 
-def test_writes_fail_and_go_on_when_there_is_room_again(room: Room) -> None:
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(5_000))
-        filling.index.seal()
-        filling.write(range(4_000, 6_000))
-        room.take()
+def test_writes_fail_on_a_full_disk_and_resume_when_there_is_space(space: LimitedSpace) -> None:
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(5_000))
+        tracked.index.seal()
+        tracked.write(range(4_000, 6_000))
+        space.fill()
         with pytest.raises(StorageFullError, match=FULL):
-            filling.write_until_refused(range(10_000, 100_000, 500))
+            tracked.write_until_refused(range(10_000, 100_000, 500))
         for _ in range(3):
             with pytest.raises(StorageFullError, match=FULL):
-                filling.write(range(100_000, 120_000))
-        filling.check()
-        with whamming.open(room.path / "database", mode="r") as reading:
-            assert len(reading.index("docs")) == np.count_nonzero(filling.model)
-        room.give()
-        filling.write(range(100_000, 120_000))
-        filling.check()
-        assert filling.index.verify().ok
-    with whamming.open(room.path / "database") as database:
-        filling.index = database.index("docs")
-        filling.check()
-        filling.write(range(120_000, 121_000))
-        filling.index.compact()
-        filling.check()
-        assert filling.index.verify().ok
+                tracked.write(range(100_000, 120_000))
+        tracked.check()
+        with whamming.open(space.path / "database", mode="r") as reading:
+            assert len(reading.index("docs")) == np.count_nonzero(tracked.model)
+        space.free()
+        tracked.write(range(100_000, 120_000))
+        tracked.check()
+        assert tracked.index.verify().ok
+    with whamming.open(space.path / "database") as database:
+        tracked.index = database.index("docs")
+        tracked.check()
+        tracked.write(range(120_000, 121_000))
+        tracked.index.compact()
+        tracked.check()
+        assert tracked.index.verify().ok
 
 
-def test_async_writes_wait_for_room(room: Room) -> None:
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        store = filling.index.store
+def test_async_writes_wait_for_space(space: LimitedSpace) -> None:
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        store = tracked.index.store
         assert isinstance(store, segmented.SegmentedStore)
-        room.take()
-        filling.write(range(30_000), "async")
+        space.fill()
+        tracked.write(range(30_000), "async")
         with pytest.raises(StorageFullError, match=FULL):
             store.flush()
         with pytest.raises(StorageFullError, match=FULL):
-            filling.index.seal()
-        filling.check()
-        room.give()
+            tracked.index.seal()
+        tracked.check()
+        space.free()
         store.flush()
-        filling.check()
-    with whamming.open(room.path / "database") as database:
-        filling.index = database.index("docs")
-        filling.check()
+        tracked.check()
+    with whamming.open(space.path / "database") as database:
+        tracked.index = database.index("docs")
+        tracked.check()
 
 
-def test_closing_says_that_async_writes_are_lost_and_closes_all_the_same(room: Room) -> None:
-    database = whamming.open(room.path / "database")
-    filling = Filling(database.create_index("docs", BITS))
-    other = Filling(database.create_index("other", BITS))
-    filling.write(range(100))
+def test_closing_reports_that_async_writes_are_lost_and_still_closes(space: LimitedSpace) -> None:
+    database = whamming.open(space.path / "database")
+    tracked = TrackedIndex(database.create_index("docs", BITS))
+    other = TrackedIndex(database.create_index("other", BITS))
+    tracked.write(range(100))
     other.write(range(100))
-    saved = filling.model.copy()
-    room.take()
-    filling.write(range(100, 30_000), "async")
+    saved = tracked.model.copy()
+    space.fill()
+    tracked.write(range(100, 30_000), "async")
     with pytest.raises(StorageFullError, match=FULL):
         database.close()
-    with whamming.open(room.path / "database") as database:  # there is no writer any more, and reopening needs no room
-        filling.index, filling.model = database.index("docs"), saved
-        filling.check()
+    with whamming.open(space.path / "database") as database:  # the writer lock is free, and reopening needs no space
+        tracked.index, tracked.model = database.index("docs"), saved
+        tracked.check()
         other.index = database.index("other")
         other.check()
 
 
 @pytest.mark.parametrize("leave", [0, 100_000, 200_000])
 @pytest.mark.parametrize("action", ["seal", "compact"])
-def test_a_seal_or_merge_that_finds_no_room_changes_nothing(room: Room, action: str, leave: int) -> None:
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(10_000))
-        filling.index.seal()
-        filling.write(range(5_000, 20_000))
+def test_a_seal_or_merge_without_space_changes_nothing(space: LimitedSpace, action: str, leave: int) -> None:
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(10_000))
+        tracked.index.seal()
+        tracked.write(range(5_000, 20_000))
         if action == "compact":
-            filling.index.seal()
-            filling.index.delete(range(7_000))
-            filling.model[:7_000] = 0
-        before, arrays = filling.index.stats(), filling.arrays()
-        room.take(leave)
+            tracked.index.seal()
+            tracked.index.delete(range(7_000))
+            tracked.model[:7_000] = 0
+        before, arrays = tracked.index.stats(), tracked.arrays()
+        space.fill(leave)
         with pytest.raises(StorageFullError, match=FULL):
-            getattr(filling.index, action)()
-        filling.check()
-        after = filling.index.stats()
+            getattr(tracked.index, action)()
+        tracked.check()
+        after = tracked.index.stats()
         assert after.segments == before.segments + (0 if action == "seal" else after.seals - before.seals)
-        assert filling.arrays() == arrays  # those that had found room were removed
-        room.give()
-        getattr(filling.index, action)()
-        filling.check()
-        assert filling.index.verify().ok
-        assert filling.arrays() == arrays * 2 if action == "seal" else arrays // 2
-    with whamming.open(room.path / "database") as database:
-        filling.index = database.index("docs")
-        filling.check()
+        assert tracked.arrays() == arrays  # the arrays that had been written were removed
+        space.free()
+        getattr(tracked.index, action)()
+        tracked.check()
+        assert tracked.index.verify().ok
+        assert tracked.arrays() == arrays * 2 if action == "seal" else arrays // 2
+    with whamming.open(space.path / "database") as database:
+        tracked.index = database.index("docs")
+        tracked.check()
 
 
-def test_arrays_that_could_not_even_be_removed_are_gone_after_the_next_seal_or_opening(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+def test_arrays_that_could_not_be_removed_are_gone_after_the_next_seal_or_opening(
+    space: LimitedSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(10_000))
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(10_000))
 
         def stop(name: str) -> None:
             if name == "stored codes":
@@ -253,45 +253,45 @@ def test_arrays_that_could_not_even_be_removed_are_gone_after_the_next_seal_or_o
 
         monkeypatch.setattr(faults, "hook", stop)
         with pytest.raises(KeyboardInterrupt):
-            filling.index.seal()
+            tracked.index.seal()
         monkeypatch.setattr(faults, "hook", None)
-        left = filling.arrays()
+        left = tracked.arrays()
         assert left
-        filling.check()
-        filling.index.seal()
-        whole = filling.arrays()
-        filling.write(range(10_000, 20_000))
+        tracked.check()
+        tracked.index.seal()
+        whole = tracked.arrays()
+        tracked.write(range(10_000, 20_000))
         monkeypatch.setattr(faults, "hook", stop)
         with pytest.raises(KeyboardInterrupt):
-            filling.index.seal()
+            tracked.index.seal()
         monkeypatch.setattr(faults, "hook", None)
-        assert filling.arrays() == whole + left
-    with whamming.open(room.path / "database") as database:
-        filling.index = database.index("docs")
-        assert filling.arrays() == whole
-        filling.check()
+        assert tracked.arrays() == whole + left
+    with whamming.open(space.path / "database") as database:
+        tracked.index = database.index("docs")
+        assert tracked.arrays() == whole
+        tracked.check()
 
 
-def test_maintenance_in_the_background_tries_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_maintenance_is_retried(space: LimitedSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SEAL_ROWS", 5_000)
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(4_999))
-        store = filling.index.store
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(4_999))
+        store = tracked.index.store
         assert isinstance(store, segmented.SegmentedStore)
-        room.take(leave=60_000)
-        filling.write(range(4_999, 5_001))  # asks for a seal
+        space.fill(leave=60_000)
+        tracked.write(range(4_999, 5_001))  # requests a seal
         with pytest.raises(StorageFullError, match=FULL):
             store.maintain()
-        filling.check()
-        room.give()
+        tracked.check()
+        space.free()
         store.maintain()
-        assert filling.index.stats().delta_rows == 0
-        filling.check()
+        assert tracked.index.stats().delta_rows == 0
+        tracked.check()
 
 
 def make_index_and_backup(path: str) -> None:
-    """On a full disk: refused, and nothing half made is to be seen. In a process of its own, as LMDB used to end it."""
+    """Check that a full disk leaves nothing incomplete. This runs in a child process, as LMDB might kill it."""
     own = Path(path)
     with whamming.open(own / "database") as database:
         for _ in range(2):
@@ -306,71 +306,71 @@ def make_index_and_backup(path: str) -> None:
             whamming.open(own / "another")
 
 
-def test_no_half_made_index_database_or_backup_is_left(small_file_system: SmallFileSystem) -> None:
-    room = small_file_system
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(10_000))
-        filling.index.seal()
-    room.take()
-    child = _processes.Process(target=make_index_and_backup, args=(str(room.path),))
+def test_no_incomplete_index_database_or_backup_is_left(small_file_system: SmallFileSystem) -> None:
+    space = small_file_system
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(10_000))
+        tracked.index.seal()
+    space.fill()
+    child = _processes.Process(target=make_index_and_backup, args=(str(space.path),))
     child.start()
     child.join()
     assert child.exitcode == 0
-    room.give()
-    with whamming.open(room.path / "another") as database:
+    space.free()
+    with whamming.open(space.path / "another") as database:
         assert database.list_indexes() == []
-    with whamming.open(room.path / "database") as database:
-        filling.index = database.index("docs")
-        filling.check()
+    with whamming.open(space.path / "database") as database:
+        tracked.index = database.index("docs")
+        tracked.check()
         database.create_index("more", BITS)
-        database.backup(room.path / "backup")
-    with whamming.open(room.path / "backup", mode="r") as database:
+        database.backup(space.path / "backup")
+    with whamming.open(space.path / "backup", mode="r") as database:
         assert database.list_indexes() == ["docs", "more"]
-        filling.index = database.index("docs")
-        filling.check()
+        tracked.index = database.index("docs")
+        tracked.check()
 
 
-def test_a_backup_that_finds_room_for_a_part_only_leaves_nothing(room: Room) -> None:
-    with whamming.open(room.path / "database") as database:
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(30_000))
-        filling.index.seal()
-        if isinstance(room, ShortFiles):
+def test_a_backup_with_too_little_space_leaves_nothing(space: LimitedSpace) -> None:
+    with whamming.open(space.path / "database") as database:
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(30_000))
+        tracked.index.seal()
+        if isinstance(space, ShortFiles):
             resource.setrlimit(resource.RLIMIT_FSIZE, (50 * 4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         else:
-            room.take(leave=200_000)
+            space.fill(leave=200_000)
         with pytest.raises(StorageFullError, match=FULL):
-            database.backup(room.path / "backup")
-        assert [file.name for file in room.path.iterdir() if "backup" in file.name] == []
-        room.give()
-        database.backup(room.path / "backup")
-    with whamming.open(room.path / "backup") as database:
-        filling.index = database.index("docs")
-        filling.check()
-        assert filling.index.verify().ok
+            database.backup(space.path / "backup")
+        assert [file.name for file in space.path.iterdir() if "backup" in file.name] == []
+        space.free()
+        database.backup(space.path / "backup")
+    with whamming.open(space.path / "backup") as database:
+        tracked.index = database.index("docs")
+        tracked.check()
+        assert tracked.index.verify().ok
 
 
-@pytest.mark.parametrize("beside_a_reader", [False, True])
+@pytest.mark.parametrize("with_reader", [False, True])
 def test_the_file_does_not_grow_with_every_commit(
-    tmp_path: Path, beside_a_reader: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, with_reader: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it would if segments were read under the same transaction for ever: pages freed since cannot be used again."""
+    """It would grow if segments were read under the same transaction forever, as freed pages could not be reused."""
     monkeypatch.setattr(lmdb_journal, "_PIN_COMMITS", 16)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(whamming.open(tmp_path / "database"))
-        filling = Filling(database.create_index("docs", BITS))
-        filling.write(range(1_000))
-        filling.index.seal()
+        tracked = TrackedIndex(database.create_index("docs", BITS))
+        tracked.write(range(1_000))
+        tracked.index.seal()
         reading = None
-        if beside_a_reader:
+        if with_reader:
             reading = stack.enter_context(whamming.open(tmp_path / "database", mode="r")).index("docs")
         sizes = []
         for number in range(192):
-            filling.write(range(number, number + 1))
+            tracked.write(range(number, number + 1))
             if reading is not None:
                 reading.snapshot()
-            sizes.append(filling.index.stats().disk_bytes)
-        assert sizes[-1] - sizes[64] < 64 * 4096  # else 4 pages with each of the last 128 commits
-        filling.check()
-        assert filling.index.verify().ok
+            sizes.append(tracked.index.stats().disk_bytes)
+        assert sizes[-1] - sizes[64] < 64 * 4096  # otherwise each of the last 128 commits would add 4 pages
+        tracked.check()
+        assert tracked.index.verify().ok

@@ -1,4 +1,4 @@
-"""When a write is on disk, and that it is there when the database is opened again."""
+"""When writes are on disk, and that they are still there when the database is reopened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whamming.storage.store.segmented import SegmentedStore
 
 @pytest.mark.parametrize("default", ["fsync", "async"])
 @pytest.mark.parametrize("asked", ["fsync", "async", None])
-def test_durability_is_the_indexs_unless_a_write_says(
+def test_a_write_may_override_the_durability_of_its_index(
     disk: Place, default: Durability, asked: Durability | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
@@ -32,7 +32,7 @@ def test_durability_is_the_indexs_unless_a_write_says(
         assert on_disk(disk) == []
 
 
-def test_async_writes_are_on_disk_soon(disk: Place) -> None:
+def test_async_writes_are_on_disk_shortly_afterwards(disk: Place) -> None:
     with disk.open() as database:
         index = database.create_index("docs", 8, durability="async")
         for i in range(5):
@@ -65,8 +65,8 @@ def test_async_writes_are_on_disk_after(how: str, disk: Place, monkeypatch: pyte
         assert on_disk(disk) == expected
 
 
-def test_a_database_is_the_same_when_it_is_opened_again(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_database_is_the_same_when_it_is_reopened(persistent: Place) -> None:
+    with persistent.open() as database:
         twin = Twin.create(database, 100, bit_order="big", tables="multi", buckets="fast", durability="async")
         twin.layer()
     changes: list[Callable[[], None]] = [
@@ -76,7 +76,7 @@ def test_a_database_is_the_same_when_it_is_opened_again(lasting: Place) -> None:
         lambda: None,
     ]
     for change in changes:
-        with lasting.open() as database:
+        with persistent.open() as database:
             twin.index = database.index("docs")
             assert twin.index.settings == IndexSettings(100, "big", "multi", "fast", "async")
             twin.check()

@@ -1,4 +1,4 @@
-"""Codes and costs of vectors, compared with sums in exact arithmetic."""
+"""Codes and costs of vectors, compared with exact arithmetic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unpack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.bool_]:
 
 
 def projections(encoder: Encoder, vector: NDArray[Any]) -> list[tuple[Fraction, Fraction]]:
-    """Each p_i(x) without any rounding, and the sum of the sizes of what it is a sum of."""
+    """Return each p_i(x) without rounding, and the sum of the absolute values of its terms."""
     x = [Fraction(float(v)) for v in vector]
     matrix = np.eye(encoder.dim)[:, : encoder.bits] if encoder.matrix is None else encoder.matrix
     exact = []
@@ -73,7 +73,7 @@ def test_a_bit_says_whether_the_projection_is_positive(
     ones = unpack(encoder.encode(vectors), bits)
     for row, vector in zip(ones, vectors.astype(np.float32), strict=True):
         for bit, (exact, size) in zip(row, projections(encoder, vector), strict=True):
-            # Doubles decide; where their digits do not suffice to tell the sign, either is right.
+            # Doubles decide. If their precision does not suffice to determine the sign, either bit is right.
             assert bit == (exact > 0) or 0 < abs(exact) < size / 2**48
     assert np.array_equal(ones, encoder.project(vectors) > 0)
 
@@ -87,10 +87,10 @@ def test_a_bit_says_whether_the_projection_is_positive(
     scale=st.sampled_from([1.0, 2.0**-90, 2.0**125]),  # whose squares underflow, or overflow
 )
 def test_a_code_depends_on_the_vector_alone(kind: Kind, bits: int, seed: int, cut: int, scale: float) -> None:
-    """Vectors whose projections are next to nothing, so that their signs in single precision are a matter of luck."""
+    """The projections are so close to zero that their signs in single precision are random."""
     encoder = make(kind, 12, bits, seed) if kind != "lsh" else fit("lsh", dim=12, bits=bits, seed=seed)
     vectors = make_vectors(30, 12, seed).clip(-7, 7) * np.float32(scale)
-    if encoder.matrix is not None:  # orthogonal to the first direction, nearly: its sign hangs on the last digits
+    if encoder.matrix is not None:  # nearly orthogonal to the first direction: the last digits decide the sign
         direction = encoder.matrix[:, 0].astype(np.float64)
         along = (vectors.astype(np.float64) @ direction - encoder.offsets[0]) / (direction @ direction)
         vectors = (vectors - along[:, None] * direction).astype(np.float32)
@@ -104,7 +104,7 @@ def test_a_code_depends_on_the_vector_alone(kind: Kind, bits: int, seed: int, cu
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 7, 8, 9, 16, 33, 100])
 @pytest.mark.parametrize("dim", [1, 2, 9, 130, 1000])
-def test_projections_are_added_up_in_order(bits: int, dim: int) -> None:
+def test_projections_are_summed_in_order(bits: int, dim: int) -> None:
     encoder = fit("lsh", dim=dim, bits=bits, seed=3)
     assert encoder.matrix is not None
     vector = make_vectors(1, dim, 5)[0]
@@ -122,23 +122,23 @@ def test_a_projection_of_exactly_zero_gives_a_zero() -> None:
     assert encoder.project([5.0, 5.0]).tolist() == [0, 0]
 
 
-def test_doubtful_signs_are_few_and_settled_as_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_signs_are_doubtful_and_these_are_computed_as_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make("itq", 64, 64)
-    settled: list[int] = []
-    inner = Encoder._settle
+    computed: list[int] = []
+    inner = Encoder._set_exactly
 
     def spy(self: Encoder, block: Any, matrix: Any, rows: Any, bits: Any, out: Any) -> None:
-        settled.append(len(rows))
+        computed.append(len(rows))
         inner(self, block, matrix, rows, bits, out)
 
-    monkeypatch.setattr(Encoder, "_settle", spy)
+    monkeypatch.setattr(Encoder, "_set_exactly", spy)
     vectors = make_vectors(20_000, 64, 1)
     assert np.array_equal(unpack(encoder.encode(vectors), 64), encoder.project(vectors) > 0)
-    assert 0 < sum(settled) < vectors.size // 5_000
+    assert 0 < sum(computed) < vectors.size // 5_000
 
-    settled.clear()
+    computed.clear()
     fit("lsh", dim=64, bits=64).encode(np.zeros((1000, 64)))
-    assert settled == []
+    assert computed == []
 
 
 def test_zero_vectors_have_the_code_of_the_origin() -> None:
@@ -182,7 +182,7 @@ def test_inner_costs_give_the_order_of_the_inner_product_exactly(
 
 @generated(40)
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 999))
-def test_costs_are_what_they_are_said_to_be(kind: Kind, seed: int) -> None:
+def test_costs_follow_their_definitions(kind: Kind, seed: int) -> None:
     encoder = make(kind, seed=seed)
     queries = make_vectors(5, 12, seed + 1)
     projected = encoder.project(queries)
@@ -208,30 +208,30 @@ def test_without_a_sample_inner_is_the_default() -> None:
     encoder = fit("sign", dim=3)
     assert encoder.default_form == "inner"
     assert encoder.cost_table([1.0, -2.0, 0.0]).tolist() == [[1, 0], [0, 2], [0, 0]]
-    with pytest.raises(InvalidArgumentError, match=r"costs = 'asymmetric', but .* without a sample; give it one"):
+    with pytest.raises(InvalidArgumentError, match=r"costs = 'asymmetric', but .* without a sample"):
         encoder.costs([1.0, 2.0, 3.0], "asymmetric")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"form": "euclidean"}, "costs = 'euclidean'; choose one of"),
-        ({"form": "inner", "weights": np.ones(9)}, "costs = 'inner' with weights; .* go with costs='symmetric'"),
+        ({"form": "euclidean"}, "costs = 'euclidean'"),
+        ({"form": "inner", "weights": np.ones(9)}, "costs = 'inner' with weights"),
         ({"weights": np.ones(9)}, "costs = 'asymmetric' with weights"),
-        ({"form": "symmetric", "weights": np.ones(8)}, r"weights have shape \(8,\); give one per bit, \[9\]"),
+        ({"form": "symmetric", "weights": np.ones(8)}, r"weights have shape \(8,\); .*\[9\]"),
         ({"form": "symmetric", "weights": np.ones((1, 9))}, r"weights have shape \(1, 9\)"),
-        ({"form": "symmetric", "weights": np.full(9, np.nan)}, "costs must be finite"),
+        ({"form": "symmetric", "weights": np.full(9, np.nan)}, "finite"),
     ],
 )
-def test_costs_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_costs_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make("lsh").costs(np.ones(12), **arguments)
 
 
 @pytest.mark.parametrize("method", ["encode", "project", "costs"])
-def test_vectors_of_the_wrong_kind_are_refused(method: str) -> None:
+def test_invalid_vectors_are_refused(method: str) -> None:
     call = getattr(make("itq"), method)
-    with pytest.raises(InvalidArgumentError, match="have 13 components, the encoder takes 12"):
+    with pytest.raises(InvalidArgumentError, match=r"have 13 components, .* takes 12"):
         call(np.ones((1, 13)))
     with pytest.raises(InvalidArgumentError, match="row 0, column 4 is nan"):
         call(np.where(np.arange(12) == 4, np.nan, 1))
@@ -252,7 +252,7 @@ def same(one: Encoder, other: Encoder) -> bool:
 
 
 @pytest.mark.parametrize("encoder", [*map(make, KINDS), fit("sign", dim=5), fit("lsh", dim=5, bits=7)], ids=repr)
-def test_an_encoder_comes_back_from_its_bytes(encoder: Encoder, tmp_path: Path) -> None:
+def test_an_encoder_is_restored_from_its_bytes(encoder: Encoder, tmp_path: Path) -> None:
     back = Encoder.from_bytes(encoder.to_bytes())
     assert same(back, encoder)
     assert back.to_bytes() == encoder.to_bytes()
@@ -268,12 +268,12 @@ def test_an_encoder_comes_back_from_its_bytes(encoder: Encoder, tmp_path: Path) 
     assert np.array_equal(loaded.cost_table(vectors), encoder.cost_table(vectors))
 
 
-def test_fingerprints_differ_where_encoders_do() -> None:
+def test_different_encoders_have_different_fingerprints() -> None:
     some = [make("lsh"), make("lsh", seed=1), make("itq"), make("sign"), fit("sign", dim=12, bits=9)]
     assert len({encoder.fingerprint for encoder in some}) == len(some)
 
 
-def test_every_flipped_byte_is_noticed() -> None:
+def test_every_damaged_byte_is_detected() -> None:
     data = make("lsh", 3, 2).to_bytes()
     for place in range(len(data)):
         damaged = bytearray(data)
@@ -283,12 +283,12 @@ def test_every_flipped_byte_is_noticed() -> None:
     for size in range(len(data)):
         with pytest.raises((FormatError, CorruptStoreError)):
             Encoder.from_bytes(data[:size])
-    with pytest.raises(CorruptStoreError, match=r"checksum [0-9a-f]{8} instead of"):
+    with pytest.raises(CorruptStoreError, match=r"checksum [0-9a-f]{8} "):
         Encoder.from_bytes(data + b"x")
 
 
 def resealed(data: bytes) -> bytes:
-    """With a checksum that holds."""
+    """Return the bytes with a correct checksum."""
     bare = data[:4] + bytes(4) + data[8:]
     return data[:4] + struct.pack("<I", zlib.crc32(bare)) + data[8:]
 
@@ -317,26 +317,26 @@ def test_bytes_that_contradict_themselves_are_refused(old: bytes, new: bytes) ->
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
     data = make("lsh", 3, 2).to_bytes()
-    with pytest.raises(CorruptStoreError, match="expected has values that are not finite"):
+    with pytest.raises(CorruptStoreError, match=r"expected .*not finite"):
         Encoder.from_bytes(resealed(data[:-8] + struct.pack("<d", np.nan)))
 
 
-def test_a_newer_version_is_told_from_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_newer_version_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "encoder"
     with monkeypatch.context() as later:
         later.setattr(encoders, "FORMAT", 2)
         make("lsh").save(path)
-    with pytest.raises(FormatError, match=f"{path}: the encoder has format 2; this version reads up to 1: upgrade"):
+    with pytest.raises(FormatError, match=f"{path}: .*format 2; .*up to 1: upgrade"):
         load_encoder(path)
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nothing.* cannot be used"):
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nothing .*No such file"):
         load_encoder(tmp_path / "nothing")
-    with pytest.raises(StorageError, match=r"nowhere.* cannot be used"):
+    with pytest.raises(StorageError, match=r"encoder .*No such file"):
         make("sign").save(tmp_path / "nowhere" / "encoder")
     (tmp_path / "text").write_text("hello, world: no encoder")
-    with pytest.raises(FormatError, match="text: these bytes are no encoder"):
+    with pytest.raises(FormatError, match="text: not an encoder"):
         load_encoder(tmp_path / "text")
 
 

@@ -1,4 +1,4 @@
-"""The examples of FORMAT.md are what the code writes, and reads."""
+"""The code writes and reads the examples of FORMAT.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = (Path(__file__).parents[2] / "storage" / "FORMAT.md").read_text(encoding=
 
 
 def dumps() -> list[bytes]:
-    """The hex dumps of the document, in order."""
+    """Return the hex dumps of the document, in order."""
     found = []
     for block in re.findall(r"```\n(0000 .*?)```", TEXT, flags=re.DOTALL):
         rows = [re.match(r"[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", line) for line in block.splitlines()]
@@ -48,7 +48,7 @@ def test_the_example_of_a_write_with_vectors() -> None:
     again = unpack_delta(dumps()[1], 4, settings)
     assert again.upserts.vectors is not None
     assert unpack_vectors(again.upserts.vectors, "int8").tolist() == [[5, -7]]
-    with pytest.raises(CorruptStoreError, match="write 4 has flags 0x2"):
+    with pytest.raises(CorruptStoreError, match=r"write 4 .*flags 0x2"):
         unpack_delta(pack_delta(4, WriteBatch.of(settings, deletes=[9])), 4, IndexSettings(8))
 
 

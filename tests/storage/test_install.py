@@ -1,4 +1,4 @@
-"""A new segment is in the file, and reading it back fails or is interrupted: nothing is lost or served twice."""
+"""Reading a new segment back from the file may fail or be interrupted: no item is lost or served twice."""
 
 from __future__ import annotations
 

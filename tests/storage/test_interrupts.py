@@ -1,4 +1,4 @@
-"""Interrupts and failures between two steps that belong together: nothing acknowledged is lost, then or later."""
+"""Interrupts and failures between two related steps: no acknowledged write is lost, then or later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whamming.storage.store.contents import Contents
 
 
 def once(function: Callable[..., Any], *, before: bool = True) -> Callable[..., Any]:
-    """The same, but the first call is interrupted before it does anything, or when it is done."""
+    """Return the function, but interrupt its first call, before it does anything or when it is done."""
     interrupts = iter([KeyboardInterrupt])
 
     def interrupted(*arguments: Any) -> Any:
@@ -38,7 +38,7 @@ def once(function: Callable[..., Any], *, before: bool = True) -> Callable[..., 
 
 
 def interrupt_at(wanted: str, passes: int = 0) -> Callable[[str], None]:
-    """A hook that interrupts at a point when it was passed so many times."""
+    """Return a hook that interrupts at a point after ``passes`` passes."""
     left = [passes]
 
     def hook(name: str) -> None:
@@ -51,11 +51,11 @@ def interrupt_at(wanted: str, passes: int = 0) -> Callable[[str], None]:
 
 
 def interrupted_at_line(number: int, work: Callable[[], None]) -> bool:
-    """Do some work, but interrupt it before a line of the store or the journal; tells whether it got that far.
+    """Do some work, and interrupt it before a line of the store or the journal. Returns whether it got that far.
 
-    Lines with ``with`` do not count: they are traced again when the block ends, just before the lock is released. The
-    interpreter looks for signals after calls, so no interrupt comes there. Waiting for other threads does not count
-    either: it takes another number of lines each time.
+    Lines with ``with`` do not count. They are traced again when the block ends, just before the lock is released, but
+    real interrupts do not arrive there, because the interpreter checks for signals after calls. Waiting for other
+    threads does not count either, because its number of lines varies.
     """
     left = number
 
@@ -83,7 +83,7 @@ def interrupted_at_line(number: int, work: Callable[[], None]) -> bool:
 
 
 def follow(index: StoredIndex, item: int, leader: Callable[[], bool]) -> tuple[bool, BaseException | None]:
-    """Write an item in another thread, in the commit that ``leader`` makes; what both have come to."""
+    """Write an item in another thread, in the commit that ``leader`` makes. Returns the outcomes of both."""
     store = index.store
     assert isinstance(store, SegmentedStore)
     outcome: list[BaseException | None] = []
@@ -101,9 +101,9 @@ def follow(index: StoredIndex, item: int, leader: Callable[[], bool]) -> tuple[b
     def hold_commits_back() -> None:
         with store._writing:
             held.set()
-            wait_until(lambda: len(store._group) == 1 or finished.is_set())
+            wait_until(lambda: len(store._group_commit) == 1 or finished.is_set())
             follower.start()
-            wait_until(lambda: len(store._group) == 2 or finished.is_set())
+            wait_until(lambda: len(store._group_commit) == 2 or finished.is_set())
 
     holder = threading.Thread(target=hold_commits_back)
     holder.start()
@@ -112,12 +112,12 @@ def follow(index: StoredIndex, item: int, leader: Callable[[], bool]) -> tuple[b
     finished.set()
     holder.join()
     follower.join(20)
-    assert outcome, "the follower waits for ever"
+    assert outcome, "the follower waits forever"
     return led, outcome[0]
 
 
-def check_for_good(twin: Twin, place: Place) -> None:
-    """The index is what its model says, now, when it is sealed, and when it is opened again."""
+def check_permanently(twin: Twin, place: Place) -> None:
+    """Check that the index equals its model now, after sealing, and after reopening."""
     twin.check()
     twin.index.seal()
     twin.check()
@@ -128,10 +128,10 @@ def check_for_good(twin: Twin, place: Place) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_write_that_is_interrupted_once_it_is_on_disk_shows(
+def test_a_write_that_is_interrupted_after_reaching_the_disk_is_visible(
     place: Place, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the next seal would drop it from the file, too: other threads' writes may have been in the same commit."""
+    """Otherwise the next seal would remove it from the file, with writes of other threads in the same commit."""
     with place.open() as database:
         twin = Twin.create(database)
         twin.layer()
@@ -141,14 +141,14 @@ def test_a_write_that_is_interrupted_once_it_is_on_disk_shows(
                 twin.index.upsert([7], random_codes(1, 13, 7))
         twin.model.upsert([7], random_codes(1, 13, 7))
         assert twin.index.stats().writes == 6
-        check_for_good(twin, place)
+        check_permanently(twin, place)
 
 
-def test_an_interrupt_at_any_line_of_a_commit_loses_no_acknowledged_write(lasting: Place) -> None:
-    """The interrupted thread commits for another one, which must not return as if its write was stored."""
+def test_an_interrupt_at_any_line_of_a_commit_loses_no_acknowledged_write(persistent: Place) -> None:
+    """The interrupted thread commits for another one, which must not return as if its write had been stored."""
     code = random_codes(1, 13)
     acknowledged, errors = [], []
-    with lasting.open() as database:
+    with persistent.open() as database:
         index = database.create_index("docs", 13)
         for line in itertools.count():
             write = partial(index.write, index.batch([2 * line], code))
@@ -166,25 +166,24 @@ def test_an_interrupt_at_any_line_of_a_commit_loses_no_acknowledged_write(lastin
         assert all(isinstance(error, StorageError | KeyboardInterrupt) for error in errors)
         index.seal()
         assert index.get(acknowledged).found.all()
-    with lasting.open(mode="r") as database:
+    with persistent.open(mode="r") as database:
         assert database.index("docs").get(acknowledged).found.all()
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_search_that_is_interrupted_loses_no_writes(
-    place: Place, before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_search_loses_no_writes(place: Place, before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with place.open() as database:
         twin = Twin.create(database)
         twin.layer()
+        twin.upsert([7], random_codes(1, 13, 7))  # a small write, which the search has to apply
         with monkeypatch.context() as patched:
             patched.setattr(LivePart, "removing", once(LivePart.removing, before=before))
             with pytest.raises(KeyboardInterrupt):
                 twin.index.search(random_codes(1, 13)[0])
-        check_for_good(twin, place)
+        check_permanently(twin, place)
 
 
-def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
+def test_async_writes_stay_in_order_when_their_commit_is_interrupted_at_its_end(
     disk: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whamming.storage.store.segmented.ASYNC_SECONDS", 3600)
@@ -199,15 +198,15 @@ def test_async_writes_of_a_commit_that_was_interrupted_when_done_stay_in_order(
         twin.delete([1], durability="async")
         twin.check()
         twin.index.flush()
-        check_for_good(twin, disk)
+        check_permanently(twin, disk)
 
 
 @pytest.mark.parametrize("point", ["built", "stored", "in install", "after install", "installed"])
 @pytest.mark.parametrize("passes", [0, 1, 2])
-def test_a_seal_into_several_segments_that_breaks_off(
+def test_an_interrupted_seal_into_several_segments_loses_nothing(
     disk: Place, point: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whamming.storage.files.lmdb_journal.LmdbJournal.most_rows", 20)
+    monkeypatch.setattr("whamming.storage.files.lmdb_journal.LmdbJournal.max_rows", 20)
     with disk.open() as database:
         twin = Twin.create(database)
         twin.layer()
@@ -221,4 +220,4 @@ def test_a_seal_into_several_segments_that_breaks_off(
             Twin(other.index("docs"), twin.model).check()
         twin.delete(range(110, 120))
         twin.upsert(range(140, 145), random_codes(5, 13, 9))
-        check_for_good(twin, disk)
+        check_permanently(twin, disk)

@@ -1,4 +1,4 @@
-"""Vectors as bytes, and their distances."""
+"""Packing vectors into bytes, and distances by each metric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from whamming.storage.vectors.kept import measure, pack_vectors, unpack_vectors
     dtype=st.sampled_from(["float32", "float16", "float64", "int8", "uint8"]),
     kind=st.sampled_from(["float16", "int8"]),
 )
-def test_vectors_come_back_as_close_as_the_bytes_allow(
+def test_unpacked_vectors_are_as_close_as_the_format_allows(
     rows: int, dim: int, seed: int, scale: float, dtype: str, kind: KeptVectors
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -49,12 +49,10 @@ def test_vectors_come_back_as_close_as_the_bytes_allow(
     assert np.array_equal(unpack_vectors(pack_vectors(back, kind), kind), back) or kind == "int8"
 
 
-def test_what_float16_cannot_hold_is_refused() -> None:
+def test_values_too_large_for_float16_are_refused() -> None:
     vectors = np.ones((3, 2), dtype=np.float32)
     vectors[1, 1] = 1e5
-    with pytest.raises(
-        InvalidArgumentError, match=r"row 1, column 1 is 100000\.0; .*float16 takes at most 65504: scale"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"row 1, column 1 .*100000\.0; .*65504"):
         pack_vectors(vectors, "float16")
     assert unpack_vectors(pack_vectors(vectors, "int8"), "int8")[1, 1] == pytest.approx(1e5)
     vectors[1, 1] = np.nan
@@ -77,7 +75,7 @@ def test_distances_by_each_metric() -> None:
 
 @generated(60)
 @given(count=st.integers(1, 12), length=st.integers(0, 5), seed=st.integers(0, 99), other=st.booleans())
-def test_payloads_of_one_length_are_taken_in_another_order(count: int, length: int, seed: int, other: bool) -> None:
+def test_payloads_of_equal_length_are_taken_in_another_order(count: int, length: int, seed: int, other: bool) -> None:
     rng = np.random.default_rng(seed)
     given = [rng.bytes(length) for _ in range(count)] + ([b"longer one"] if other else [])
     order: NDArray[Any] = rng.integers(0, len(given), 2 * count)
@@ -88,11 +86,11 @@ def test_payloads_of_one_length_are_taken_in_another_order(count: int, length: i
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keep_vectors": "float32", "dim": 3, "encoder": "x"}, "keep_vectors = 'float32'; choose one of"),
-        ({"keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"keep_vectors": "float32", "dim": 3, "encoder": "x"}, "keep_vectors = 'float32'; .*'float16'"),
+        ({"keep_vectors": "int8"}, "keep_vectors = 'int8' .*encoder"),
         ({"metric": "l1", "dim": 3, "encoder": "x"}, "metric = 'l1'; choose one of"),
         ({"metric": "cosine", "dim": 3, "encoder": "x"}, "metric = 'cosine' without keep_vectors"),
-        ({"dim": 3}, "dim = 3 with the encoder None; an index has both or neither"),
+        ({"dim": 3}, "dim = 3 with encoder = None"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -100,7 +98,7 @@ def test_settings_that_contradict_themselves_are_refused(arguments: dict[str, An
         IndexSettings(8, **arguments)
 
 
-def test_settings_without_an_encoder_are_written_as_before_there_were_any() -> None:
+def test_settings_without_an_encoder_have_no_keys_about_vectors() -> None:
     plain = IndexSettings(8)
     assert list(plain.to_json()) == ["bits", "bit_order", "tables", "buckets", "durability"]
     full = IndexSettings(8, dim=3, encoder="x", keep_vectors="int8", metric="cosine")

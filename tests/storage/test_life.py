@@ -1,4 +1,4 @@
-"""Any sequence of operations, compared with the model at every step."""
+"""Random sequences of operations, compared with the model at every step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ids_of_items = st.one_of(st.integers(0, 40), st.integers(0, 40), st.sampled_from
 
 
 class Life(RuleBasedStateMachine):
-    """An index's life: writes of all kinds, maintenance, snapshots that are kept, opening it again."""
+    """Operations on an index: writes of all kinds, maintenance, keeping snapshots, reopening."""
 
     def __init__(self, place: Place, cases: Cases) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Life(RuleBasedStateMachine):
         self.model.upsert(range(first, first + count), codes)
 
     @rule(good=st.lists(ids_of_items, min_size=1, max_size=5), seed=st.integers(0, 99))
-    def write_badly(self, good: list[int], seed: int) -> None:
+    def write_an_invalid_batch(self, good: list[int], seed: int) -> None:
         with pytest.raises(InvalidArgumentError, match=f"the payload of row {len(good) - 1} "):
             self.index.upsert(good, self.codes(len(good), seed), [b"x"] * (len(good) - 1) + [b"x" * 65_537])
 
@@ -118,7 +118,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.kept)
     @rule(which=st.integers(0, 9), kind=st.sampled_from(WEIGHT_KINDS), seed=st.integers(0, 99))
-    def search_a_kept_one(self, which: int, kind: WeightKind, seed: int) -> None:
+    def search_a_kept_snapshot(self, which: int, kind: WeightKind, seed: int) -> None:
         self.compare(*self.kept[which % len(self.kept)], kind, seed, 50, None)
 
     @rule()
@@ -143,7 +143,7 @@ class Life(RuleBasedStateMachine):
         shutil.rmtree(self.place.directory / self.name, ignore_errors=True)
 
 
-def test_any_life_of_an_index(place: Place, small: None, cases: Cases) -> None:
+def test_any_sequence_of_operations(place: Place, small: None, cases: Cases) -> None:
     run_state_machine_as_test(
         lambda: Life(place, cases),  # type: ignore[arg-type]
         settings=settings(generated(100), stateful_step_count=16),

@@ -1,4 +1,4 @@
-"""Sealing, compacting, verifying, and that space is bounded."""
+"""Sealing, compacting and verifying, and that disk space is bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whamming.storage.store import maintenance
 from whamming.storage.store.segmented import SegmentedStore
 
 
-def test_sealing_and_compacting_show_in_the_statistics(place: Place) -> None:
+def test_statistics_reflect_sealing_and_compacting(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database)
         twin.upsert(range(20), random_codes(20, 13))
@@ -40,7 +40,7 @@ def test_sealing_and_compacting_show_in_the_statistics(place: Place) -> None:
         twin.check()
 
 
-def test_progress_goes_from_zero_to_one(place: Place) -> None:
+def test_progress_increases_from_zero_to_one(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database, 64)
         for work in (twin.index.seal, twin.index.compact, twin.index.verify):
@@ -52,7 +52,7 @@ def test_progress_goes_from_zero_to_one(place: Place) -> None:
         twin.check()
 
 
-def test_a_store_in_order_is_verified(twin: Twin) -> None:
+def test_verifying_an_undamaged_store_finds_no_problems(twin: Twin) -> None:
     report = twin.index.verify()
     assert report.ok
     assert report.problems == ()
@@ -60,8 +60,8 @@ def test_a_store_in_order_is_verified(twin: Twin) -> None:
     assert twin.index.verify().ok
 
 
-def test_compacting_divides_what_is_too_much_for_one_segment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+def test_compacting_splits_what_exceeds_one_segment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "MAX_SEGMENT_PAYLOAD", 1000)
     with place.open() as database:
         twin = Twin.create(database)
         for first in range(0, 60, 6):
@@ -83,16 +83,14 @@ def test_compacting_divides_what_is_too_much_for_one_segment(place: Place, monke
 
 
 @pytest.mark.parametrize("payload", [0, 70])
-def test_sealing_divides_what_is_too_much_for_one_segment(
-    place: Place, payload: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seal that fails as one array is too large would fail for ever."""
-    monkeypatch.setattr(maintenance, "MOST_PAYLOAD", 1000)
+def test_sealing_splits_what_exceeds_one_segment(place: Place, payload: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seal that fails because one array is too large would fail forever."""
+    monkeypatch.setattr(maintenance, "MAX_SEGMENT_PAYLOAD", 1000)
     with place.open() as database:
         twin = Twin.create(database)
-        monkeypatch.setattr(SegmentedStore, "_most_rows", 50)
+        monkeypatch.setattr(SegmentedStore, "_max_rows", 50)
         twin.upsert(range(170), random_codes(170, 13), [b"x" * payload] * 170)
-        twin.upsert([200], random_codes(1, 13), [b"y" * 2000])  # more than fits: it has a segment of its own
+        twin.upsert([200], random_codes(1, 13), [b"y" * 2000])  # exceeds the limit, so it gets a segment of its own
         twin.delete(range(0, 60, 2))
         shares: list[float] = []
         twin.index.seal(shares.append)
@@ -116,7 +114,7 @@ def test_sealing_divides_what_is_too_much_for_one_segment(
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(8))
-def test_space_is_bounded_when_maintenance_is_at_rest(place: Place, seed: int) -> None:
+def test_space_is_bounded_after_maintenance(place: Place, seed: int) -> None:
     rng = np.random.default_rng(seed)
     share, most = rng.uniform(0, 0.9), int(rng.integers(2, 40))
     with place.open() as database:
@@ -132,15 +130,15 @@ def test_space_is_bounded_when_maintenance_is_at_rest(place: Place, seed: int) -
             if step % 20 == 19:
                 store.maintain()
                 stats = twin.index.stats()
-                assert stats.dead_rows <= maintenance.MOST_DEAD * stats.sealed_rows
+                assert stats.dead_rows <= maintenance.MAX_DEAD_FRACTION * stats.sealed_rows
                 assert stats.delta_rows < maintenance.SEAL_ROWS
                 tiers = [maintenance.tier_of(part.live) for part in store._contents.sealed]
-                assert all(tiers.count(tier) < maintenance.TIER for tier in tiers)
+                assert all(tiers.count(tier) < maintenance.FANOUT for tier in tiers)
         twin.check()
 
 
 @pytest.mark.usefixtures("small")
-def test_writing_the_same_items_again_and_again_takes_no_more_room(place: Place) -> None:
+def test_rewriting_the_same_items_needs_no_more_space(place: Place) -> None:
     with place.open() as database:
         once = Twin.create(database, name="once")
         once.upsert([1, 2], random_codes(2, 13, 100))
@@ -154,23 +152,23 @@ def test_writing_the_same_items_again_and_again_takes_no_more_room(place: Place)
             else:
                 twin.delete([1, 2, 5])
             stats = twin.index.stats()
-            assert stats.delta_rows <= maintenance.MOST_DELTA * maintenance.SEAL_ROWS + 3
+            assert stats.delta_rows <= maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS + 3
             sizes.append(stats.used_bytes)
             if step in (100, 200, 400):  # the same two items each time
                 twin.index.compact()
                 at_rest.add(twin.index.stats().used_bytes)
         wait_until(lambda: twin.index.stats().delta_rows < maintenance.SEAL_ROWS)
         assert twin.index.stats().seals > 10
-        if place.persistent:  # in pages, 3 at least, and at times not full
+        if place.persistent:  # the size is in pages, at least 3, and some are not full
             assert max(at_rest) < 2 * size
             assert max(sizes[200:]) <= 2 * max(sizes[:200])
-        else:  # the size of a moment is that of the run or two that have not been merged yet
+        else:  # in between, it also has the run or two that have not been merged yet
             assert at_rest == {size}
         twin.check()
 
 
 @pytest.mark.usefixtures("small")
-def test_deleting_makes_room(place: Place) -> None:
+def test_deleting_frees_space(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database, durability="async")
         twin.upsert(range(300), random_codes(300, 13))
@@ -178,6 +176,6 @@ def test_deleting_makes_room(place: Place) -> None:
         for i in range(280):
             twin.delete([i])
             assert len(twin.index) == 299 - i
-        most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS
+        most = maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS
         wait_until(lambda: twin.index.stats().sealed_rows <= 4 / 3 * 20 + most)
         twin.check()

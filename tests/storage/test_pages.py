@@ -1,4 +1,4 @@
-"""Files that LMDB wrote pass. Damaged ones are refused, or do no harm: liblmdb, in a child process, is the judge."""
+"""Files that LMDB wrote pass the check. Damaged files are refused or harmless, as liblmdb shows in a child process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from whamming.storage.files.pages import PageError, PageReport, check_pages
 PAGE = 4096
 META = 152
 TXNID, LAST_PGNO, FREE, MAIN, ROOT = 144, 136, 40, 88, 40
-"""Where they are: in a meta page, but the root in a database's record."""
+"""Offsets in a meta page; ROOT is one in the record of a database."""
 
 Records = list[tuple[bytes, bytes]]
 
@@ -44,7 +44,7 @@ def put(env: Any, records: dict[bytes, bytes]) -> None:
 
 
 def churn(env: Any, rng: random.Random, commits: int, changes: int, key_bytes: int, value_bytes: int) -> Iterator[int]:
-    """Put and delete at random; after each commit yield how many records there are."""
+    """Put and delete at random. Yields the number of records after each commit."""
     model: dict[bytes, bytes] = {}
     for _ in range(commits):
         deletes = rng.choice([0.2, 0.5, 0.9])
@@ -122,16 +122,16 @@ MAKERS = (empty, few, deep_tree, small_records, big_values, long_free_list, many
 
 @dataclass
 class Layout:
-    """Where a walk that trusts everything comes by, in a file that may be trusted."""
+    """The parts of a sound file, found by a walk that trusts it."""
 
     metas: list[range] = field(default_factory=lambda: [range(META), range(PAGE, PAGE + META)])
     structure: list[range] = field(default_factory=list)
-    """Headers, offsets, the heads of nodes, page numbers, free lists."""
+    """Headers, offsets, node headers, page numbers and free lists."""
     pages: list[range] = field(default_factory=list)
     """Branch and leaf pages."""
     free_branches: int = 0
     end: int = 2 * PAGE
-    """Of the last page in use."""
+    """The end of the last page in use."""
 
     @classmethod
     def of(cls, data: bytes) -> Layout:
@@ -168,7 +168,7 @@ class Layout:
 
 
 def newest(data: bytes) -> int:
-    """Return where the meta page of the newest commit is."""
+    """Return the offset of the newest commit's meta page."""
     numbers = [struct.unpack_from("<Q", data, page + TXNID)[0] for page in (0, PAGE)]
     return PAGE if numbers[1] > numbers[0] else 0
 
@@ -194,12 +194,12 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Original]:
     return made
 
 
-# -- damage, and what becomes of it ----------------------------------------------------------------------------------
+# -- damage and its effects ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes to put in at a place; None: the file is cut there."""
+    """Bytes to write at an offset; None cuts the file there."""
 
     place: int
     patch: bytes | None
@@ -215,7 +215,7 @@ def flip(data: bytes, place: int, bit: int) -> Damage:
 
 
 def difference(before: Records, after: Records) -> str:
-    """Name what makes records differ: nothing; a bit of one key or value; the length of one key or value; or more."""
+    """Classify how records differ: not at all; in a bit, or in the length, of one key or value; or otherwise."""
     if before == after:
         return "same"
     changed = [pair for pair in itertools.zip_longest(before, after, fillvalue=(b"", b"")) if pair[0] != pair[1]]
@@ -228,7 +228,7 @@ def difference(before: Records, after: Records) -> str:
 
 
 def judge(data: bytes, records: Records, damages: Sequence[Damage], folder: str) -> list[str]:
-    """Say of each damage that it is "refused", or what liblmdb reads; it then writes, and must leave a sound file."""
+    """Return for each damage "refused", or what changed for liblmdb, which then writes and must leave a sound file."""
     path = Path(folder) / "data.mdb"
     verdicts = []
     for number, damage in enumerate(damages):
@@ -253,7 +253,7 @@ def judge(data: bytes, records: Records, damages: Sequence[Damage], folder: str)
 
 @pytest.fixture(scope="module")
 def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Original, Sequence[Damage]], list[str]]]:
-    """Call to have damages judged by children. One that dies, or gets lost in a file, fails the test."""
+    """Judge damages in child processes. The test fails if one of them dies or hangs."""
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
 
         def call(original: Original, damages: Sequence[Damage]) -> list[str]:
@@ -332,7 +332,7 @@ def test_every_commit_passes(changes: int, key_bytes: int, value_bytes: int, tmp
 
 
 def test_a_file_shorter_than_its_free_pages_passes(tmp_path: Path) -> None:
-    """LMDB does not write pages that a transaction takes and gives back."""
+    """LMDB does not write pages that a transaction allocates and frees again."""
     path = tmp_path / "data.mdb"
     with open_env(tmp_path) as env:
         put(env, {b"%d" % i: bytes(3000) for i in range(50)})
@@ -378,14 +378,14 @@ def test_a_killed_writer_leaves_a_sound_file_without_leaks(tmp_path: Path) -> No
         assert check_pages(tmp_path / "data.mdb").txnid in (int(done), int(done) + 1)
 
 
-# -- damaged files do not --------------------------------------------------------------------------------------------
+# -- damaged files are refused ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
-def test_a_flipped_bit_is_refused_or_does_no_harm(
+def test_a_flipped_bit_is_refused_or_harmless(
     name: str, originals: dict[str, Original], judges: Callable[[Original, Sequence[Damage]], list[str]]
 ) -> None:
-    """What may change is the bit itself in a key or value, or the length of one inside the room that it has."""
+    """It may change only one bit of a key or value, or the length of one within the space that it has."""
     original = originals[name]
     layout, rng = original.layout, random.Random(name)
     for ranges, count, least in ((layout.metas, 140, 0.3), (layout.structure, 220, 0.9), (layout.pages, 100, 0.0)):
@@ -398,7 +398,7 @@ def test_a_flipped_bit_is_refused_or_does_no_harm(
 
 
 @pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
-def test_lost_sectors_and_stray_pages_do_not_mislead_liblmdb(
+def test_lost_sectors_and_misplaced_pages_do_not_crash_liblmdb(
     name: str, originals: dict[str, Original], judges: Callable[[Original, Sequence[Damage]], list[str]]
 ) -> None:
     original = originals[name]
@@ -421,7 +421,7 @@ def test_lost_sectors_and_stray_pages_do_not_mislead_liblmdb(
 
 
 @pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
-def test_a_file_cut_short_is_refused_if_it_lost_a_page_in_use(
+def test_a_truncated_file_is_refused_if_it_lost_a_page_in_use(
     name: str, originals: dict[str, Original], judges: Callable[[Original, Sequence[Damage]], list[str]]
 ) -> None:
     original = originals[name]
@@ -431,12 +431,12 @@ def test_a_file_cut_short_is_refused_if_it_lost_a_page_in_use(
     assert verdicts == ["refused" if length < original.layout.end else "same" for length in lengths]
 
 
-def test_no_bit_of_a_commit_number_goes_unnoticed(tmp_path: Path) -> None:
-    """Else liblmdb might go back to the commit before, and nobody would know."""
+def test_every_flipped_bit_of_a_commit_number_is_detected(tmp_path: Path) -> None:
+    """Otherwise liblmdb might silently return to the commit before."""
     path, damaged = tmp_path / "data.mdb", tmp_path / "damaged.mdb"
     with open_env(tmp_path) as env:
         for commit in range(1, 10):
-            if commit == 5:  # then all there is to tell 6 from 4 or 8 is the number of pages
+            if commit == 5:  # then only the number of pages distinguishes 6 from 4 and 8
                 with env.begin(write=True) as txn:
                     for key, _ in read_all(env):
                         txn.delete(key)
@@ -451,35 +451,35 @@ def test_no_bit_of_a_commit_number_goes_unnoticed(tmp_path: Path) -> None:
 
 
 def number(data: bytes, place: int, change: int, size: int = 8) -> Damage:
-    """Return the change of a number by so much."""
+    """Return a damage that adds ``change`` to a number."""
     value = int.from_bytes(data[place : place + size], "little") + change
     return Damage(place, value.to_bytes(size, "little"))
 
 
-def test_the_message_says_what_is_wrong_where(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_the_message_says_what_is_wrong_and_where(originals: dict[str, Original], tmp_path: Path) -> None:
     data = originals["big_values"].data
     meta = newest(data)
     (root,) = struct.unpack_from("<Q", data, meta + MAIN + ROOT)
     page, path = root * PAGE, tmp_path / "data.mdb"
     name = f"page {meta // PAGE}: "
     for damage, message in (
-        (number(data, 16, 1, 4), "page 0: magic 0xbeefc0df; a meta page of LMDB has 0xbeefc0de"),
-        (number(data, 20, 1, 4), "page 0: format 2; LMDB 0.9 writes 1"),
-        (number(data, FREE, 1, 4), "page 0: page size 4097; should be a power of two from 512 to 32768"),
-        (number(data, meta + MAIN + 4, 4, 2), name + "main database of flags 0x4 and pad 0; both should be 0"),
+        (number(data, 16, 1, 4), "page 0: magic 0xbeefc0df"),
+        (number(data, 20, 1, 4), "page 0: format 2"),
+        (number(data, FREE, 1, 4), "page 0: page size 4097"),
+        (number(data, meta + MAIN + 4, 4, 2), name + "main database with flags 0x4 and pad 0"),
         (number(data, meta + MAIN + 6, 1, 2), "flags 0x2; should be"),
-        (number(data, meta + MAIN + 32, 1), "entries in the main database; there are"),
+        (number(data, meta + MAIN + 32, 1), "entries in the main database"),
         (number(data, meta + MAIN + ROOT, 2**40), "the commit has only pages 2 to"),
         (number(data, meta + LAST_PGNO, 2**40), name + "map of 67108864 bytes; should hold pages 0 to"),
-        (number(data, meta + LAST_PGNO, 1), "neither used nor free, nor are 0 others; each should be either"),
-        (number(data, meta + TXNID, 1), name + "commit 7; even ones are written to page 0, odd ones to page 1"),
-        (number(data, meta + TXNID, 8), "meta pages of commits 14 and 5; one should follow the other"),
-        (number(data, page, 1), f"page {root}: page number {root + 1}, flags 0x2; should be {root} and 0x2, of a leaf"),
+        (number(data, meta + LAST_PGNO, 1), "neither used nor free, like 0 others"),
+        (number(data, meta + TXNID, 1), name + "commit 7; "),
+        (number(data, meta + TXNID, 8), "commits 14 and 5"),
+        (number(data, page, 1), f"page {root}: page number {root + 1}, flags 0x2; should be {root} and 0x2"),
         (number(data, page + 12, 1, 2), "should be even, and 16 < lower <= upper < 4096"),
         (number(data, page + 12, 2, 2), f"page {root}: node "),
         (number(data, page + 14, -2, 2), "where the first node begins"),
         (number(data, page + 16, 2, 2), f"page {root}: node 0 "),
-        (Damage(len(data) - PAGE, None), "the file was cut: it has"),
+        (Damage(len(data) - PAGE, None), "the file was cut short: it has"),
     ):
         path.write_bytes(damage.apply(data))
         with pytest.raises(PageError) as error:
@@ -487,12 +487,12 @@ def test_the_message_says_what_is_wrong_where(originals: dict[str, Original], tm
         assert message in str(error.value)
 
 
-def test_leaked_pages_matter_to_a_deep_check_only(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_only_a_deep_check_refuses_leaked_pages(originals: dict[str, Original], tmp_path: Path) -> None:
     data, path = originals["many_commits"].data, tmp_path / "data.mdb"
     path.write_bytes(data)
     sound = check_pages(path)
     path.write_bytes(number(data, newest(data) + LAST_PGNO, 3).apply(data))
-    with pytest.raises(PageError, match=f"page {sound.pages}: neither used nor free, nor are 2 others"):
+    with pytest.raises(PageError, match=f"page {sound.pages}: .*like 2 others"):
         check_pages(path)
     report = check_pages(path, deep=False)
     assert (report.pages, report.used, report.free) == (sound.pages + 3, sound.used, sound.free)
@@ -510,7 +510,7 @@ def test_values_in_overflow_pages_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 152, 511, 1024, PAGE, 2 * PAGE, 100_000])
-def test_what_is_no_file_of_lmdb_is_refused(size: int, tmp_path: Path) -> None:
+def test_files_that_are_not_lmdb_files_are_refused(size: int, tmp_path: Path) -> None:
     path = tmp_path / "data.mdb"
     for data in (bytes(size), random.Random(size).randbytes(size)):
         path.write_bytes(data)
@@ -518,7 +518,7 @@ def test_what_is_no_file_of_lmdb_is_refused(size: int, tmp_path: Path) -> None:
             check_pages(str(path))
 
 
-def test_there_must_be_a_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         check_pages(tmp_path / "data.mdb")
     with pytest.raises(PageError, match="not a regular file"):
@@ -528,5 +528,5 @@ def test_there_must_be_a_file(tmp_path: Path) -> None:
 def test_a_named_database_is_refused(tmp_path: Path) -> None:
     with open_env(tmp_path, max_dbs=1) as env:
         env.open_db(b"name")
-    with pytest.raises(PageError, match="node 0 of flags 0x2; should be 0 or 0x1"):
+    with pytest.raises(PageError, match=r"node 0 .*flags 0x2"):
         check_pages(tmp_path / "data.mdb")

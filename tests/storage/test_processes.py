@@ -1,4 +1,4 @@
-"""One writer and several readers, each in a process of its own."""
+"""One writer and several readers, each in its own process."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def codes(n: int, seed: int = 0) -> Codes:
 
 
 class Worker:
-    """What a process does when it is told to; each method is a command."""
+    """The database in a child process. Each method is a command of the parent."""
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:
         self.database = whamming.open(path, **options)
         self.kept: list[tuple[Snapshot, Model]] = []
 
     def check(self, model: Model, keep: bool = False) -> None:
-        """Compare all items and some answers with a model; perhaps keep the snapshot and compare it again later."""
+        """Compare all items and some answers with a model. If ``keep``, compare the snapshot again later."""
         snapshot = self.database.index("docs").snapshot()
         if keep:
             self.kept.append((snapshot, model))
@@ -51,7 +51,7 @@ class Worker:
             check_answers(one, expected, np.random.default_rng(1).normal(size=(BITS, 2)), 20)
 
     def follow(self, last: int) -> int:
-        """Read until item ``last`` is there; items appear in order of id. Returns how many states were seen."""
+        """Read until item ``last`` exists. Items appear in order of id. Returns how many states were seen."""
         index = self.database.index("docs")
         everything = np.arange(last + 1, dtype=np.uint64)
         seen = {0}
@@ -59,8 +59,8 @@ class Worker:
             snapshot = index.snapshot()
             found = snapshot.get(everything).found
             count = int(found.sum())
-            assert found[:count].all(), "an item is there, but not one that was written before it"
-            assert count >= max(seen), "an item has gone"
+            assert found[:count].all(), "an item exists, but one that was written before it does not"
+            assert count >= max(seen), "an item has disappeared"
             seen.add(count)
         return len(seen)
 
@@ -68,12 +68,12 @@ class Worker:
         self.kept.append((self.database.index("docs").snapshot(), Model(self.database.index("docs").settings)))
         return len(self.kept[-1][0])
 
-    def make(self, name: str) -> list[str]:
+    def create(self, name: str) -> list[str]:
         self.database.create_index(name, 8)
         return self.database.list_indexes()
 
     def write(self, count: int) -> None:
-        """Commit so many writes, one item each."""
+        """Commit ``count`` writes of one item each."""
         for i in range(count):
             self.database.index("docs").upsert([1000 + i], codes(1))
 
@@ -84,8 +84,8 @@ class Worker:
         self.database.close()
 
 
-def rehearse() -> None:
-    """Import all that will be needed, for another user might not be able to read it."""
+def import_everything() -> None:
+    """Import all modules that will be needed, as another user may not be able to read them."""
     with tempfile.TemporaryDirectory() as directory:
         worker = Worker(Path(directory) / "db", {})
         worker.check(Model(worker.database.create_index("docs", BITS).settings))
@@ -93,10 +93,10 @@ def rehearse() -> None:
 
 
 def work(connection: Connection, path: Path, options: dict[str, Any], user: int | None) -> None:
-    """Obey, and send back what comes of it."""
+    """Execute commands and send back their results."""
     worker = None
     if user is not None:
-        rehearse()
+        import_everything()
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     while (command := connection.recv()) is not None:
@@ -112,7 +112,7 @@ def work(connection: Connection, path: Path, options: dict[str, Any], user: int 
 
 
 class Process:
-    """A process with a worker in it."""
+    """A child process with a worker."""
 
     def __init__(self, path: Path, user: int | None = None, **options: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -161,9 +161,9 @@ def spawn() -> Iterator[Callable[..., Process]]:
         process.end()
 
 
-def test_readers_see_what_is_committed(lasting: Place, spawn: Callable[..., Process], small: None) -> None:
-    path = lasting.directory / "db"
-    with lasting.open() as database:
+def test_readers_see_committed_writes(persistent: Place, spawn: Callable[..., Process], small: None) -> None:
+    path = persistent.directory / "db"
+    with persistent.open() as database:
         index = database.create_index("docs", BITS)
         model = Model(index.settings)
         readers = [spawn(path, mode="r") for _ in range(2)]
@@ -190,11 +190,11 @@ def test_readers_see_what_is_committed(lasting: Place, spawn: Callable[..., Proc
 
 
 def test_readers_follow_a_writer_that_does_not_wait_for_them(
-    lasting: Place, spawn: Callable[..., Process], small: None
+    persistent: Place, spawn: Callable[..., Process], small: None
 ) -> None:
-    with lasting.open() as database:
+    with persistent.open() as database:
         index = database.create_index("docs", BITS)
-        readers = [spawn(lasting.directory / "db", mode="r") for _ in range(2)]
+        readers = [spawn(persistent.directory / "db", mode="r") for _ in range(2)]
         for reader in readers:
             reader.do("open")
             reader.start("follow", 200)
@@ -206,24 +206,24 @@ def test_readers_follow_a_writer_that_does_not_wait_for_them(
             assert reader.result() > 5
 
 
-def test_a_second_writer_in_another_process(lasting: Place, spawn: Callable[..., Process]) -> None:
-    path = lasting.directory / "db"
-    with lasting.open() as database:
+def test_a_writer_in_another_process_is_refused_or_waits(persistent: Place, spawn: Callable[..., Process]) -> None:
+    path = persistent.directory / "db"
+    with persistent.open() as database:
         impatient, patient = spawn(path), spawn(path, wait=60)
-        with pytest.raises(WriterBusyError, match=r"another process .*wait for it \(wait=seconds\)"):
+        with pytest.raises(WriterBusyError, match=r"another process .*\(wait=seconds\)"):
             impatient.do("open")
         patient.start("open")
         database.create_index("docs", 8)
     patient.result()
     with pytest.raises(WriterBusyError):
-        lasting.open()
-    assert patient.do("make", "more") == ["docs", "more"]
+        persistent.open()
+    assert patient.do("create", "more") == ["docs", "more"]
     patient.kill()
-    with lasting.open() as database:
+    with persistent.open() as database:
         assert database.list_indexes() == ["docs", "more"]
 
 
-def test_processes_may_open_a_new_database_at_once(tmp_path: Path, spawn: Callable[..., Process]) -> None:
+def test_processes_may_create_a_database_at_the_same_time(tmp_path: Path, spawn: Callable[..., Process]) -> None:
     processes = [spawn(tmp_path / "db", wait=60) for _ in range(4)]
     for process in processes:
         process.start("open")
@@ -232,11 +232,11 @@ def test_processes_may_open_a_new_database_at_once(tmp_path: Path, spawn: Callab
         process = next(process for process in processes if process._connection in ready)
         processes.remove(process)
         process.result()
-        assert len(process.do("make", f"docs{number}")) == number + 1
+        assert len(process.do("create", f"docs{number}")) == number + 1
         process.do("close")
 
 
-def test_a_reader_that_was_killed_neither_blocks_nor_lets_the_file_grow(
+def test_a_killed_reader_neither_blocks_the_writer_nor_makes_the_file_grow(
     disk: Place, spawn: Callable[..., Process]
 ) -> None:
     with disk.open() as database:
@@ -260,10 +260,10 @@ def test_a_reader_that_was_killed_neither_blocks_nor_lets_the_file_grow(
         assert len(database.index("docs")) == 2000
 
 
-def test_a_reader_that_keeps_a_snapshot_holds_on_to_its_pages_only(
+def test_a_reader_that_keeps_a_snapshot_pins_only_its_pages(
     disk: Place, spawn: Callable[..., Process], small: None
 ) -> None:
-    """While it does the file may grow; when it lets go, the pages are used again."""
+    """The file may grow meanwhile. When the reader releases the snapshot, the pages are reused."""
     with disk.open() as database:
         index = database.create_index("docs", BITS)
         model = Model(index.settings)
@@ -281,7 +281,7 @@ def test_a_reader_that_keeps_a_snapshot_holds_on_to_its_pages_only(
         reader.do("close")
 
 
-# -- who may do what -------------------------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def public(tmp_path: Path) -> Iterator[Path]:
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
-def test_a_database_that_may_only_be_read(public: Path, spawn: Callable[..., Process]) -> None:
+def test_a_read_only_directory_can_be_read(public: Path, spawn: Callable[..., Process]) -> None:
     path = public / "db"
     with whamming.open(path) as database:
         index = database.create_index("docs", BITS)
@@ -319,7 +319,7 @@ def test_a_database_that_may_only_be_read(public: Path, spawn: Callable[..., Pro
     reader.do("check", model, True)
     reader.do("close")
     writer = spawn(path, mode="w", user=user)
-    with pytest.raises(whamming.StorageError, match=r"cannot be opened for writing: .*open the database with mode='r'"):
+    with pytest.raises(whamming.StorageError, match=r"opened for writing: .*mode='r'"):
         writer.do("open")
     (path / "docs" / "data.mdb").chmod(0)
     reader = spawn(path, mode="r", user=user)
@@ -328,8 +328,8 @@ def test_a_database_that_may_only_be_read(public: Path, spawn: Callable[..., Pro
         reader.do("check", model)
 
 
-def test_who_may_not_lock_does_not_read_beside_a_writer(public: Path, spawn: Callable[..., Process]) -> None:
-    """The writer could not know which pages such a reader uses, and would write over them."""
+def test_a_reader_that_cannot_lock_does_not_read_next_to_a_writer(public: Path, spawn: Callable[..., Process]) -> None:
+    """The writer could not know which pages this reader uses, and would overwrite them."""
     path = public / "db"
     user = NOBODY if os.geteuid() == 0 else None
     with whamming.open(path) as database:
@@ -345,31 +345,31 @@ def test_who_may_not_lock_does_not_read_beside_a_writer(public: Path, spawn: Cal
             reader.do("open")
         except InvalidArgumentError as error:
             pytest.skip(f"user {user} cannot read what is installed: {error}")
-        with pytest.raises(whamming.StorageError, match=r"is being written.*wait until the writer is done"):
+        with pytest.raises(whamming.StorageError, match=r"is being written.*lock\.mdb"):
             reader.do("check", model)
     reader.do("check", model, True)
     (path / "docs").chmod(0o755)
     (path / "docs" / "lock.mdb").chmod(0o644)
     with whamming.open(path) as database:
-        with pytest.raises(WriterBusyError, match="is being read by someone who may not write"):
+        with pytest.raises(WriterBusyError, match=r"cannot write to its lock\.mdb"):
             database.index("docs")
         reader.do("check", model)
         reader.kill()
         check_items(database.index("docs").snapshot(), model)
 
 
-def test_a_forked_process_does_not_keep_the_writers_lock(lasting: Place) -> None:
-    database = lasting.open()
+def test_a_forked_process_does_not_keep_the_writers_lock(persistent: Place) -> None:
+    database = persistent.open()
     database.create_index("docs", 8)
     hold, release = os.pipe()
     child = os.fork()
-    if child == 0:  # does nothing but have our files open
+    if child == 0:  # it only keeps our files open
         os.close(release)
         os.read(hold, 1)
         os._exit(0)
     try:
         database.close()
-        with lasting.open() as again:
+        with persistent.open() as again:
             again.index("docs").upsert([1], np.array([[1]], dtype=np.uint8))
     finally:
         os.close(release)
@@ -377,10 +377,10 @@ def test_a_forked_process_does_not_keep_the_writers_lock(lasting: Place) -> None
         os.waitpid(child, 0)
 
 
-def test_segments_replaced_while_a_reader_opens_them_are_not_called_corrupt(
+def test_segments_that_are_replaced_while_a_reader_opens_them_are_not_reported_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader has read what is new, and maps its segments again: in between, the writer merges them."""
+    """The reader reads the new writes, then maps its segments again. In between, the writer merges the segments."""
     path = tmp_path / "db"
     with whamming.open(path) as database:
         index = database.create_index("docs", BITS)

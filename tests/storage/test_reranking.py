@@ -1,4 +1,4 @@
-"""Hits ranked by the vectors themselves, compared with comparing all of them."""
+"""Hits re-ranked by their vectors, compared with comparing the query with every vector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_vectors(rows: int, dim: int, seed: int, spread: float = 1.0) -> NDArray
 
 
 def truth(docs: StoredIndex, query: NDArray[np.float32]) -> list[tuple[float, int]]:
-    """All items by (distance, id), comparing the query with every vector as it is kept."""
+    """Return all items by (distance, id), from comparing the query with every kept vector."""
     ids = np.arange(len(docs), dtype=np.uint64)
     vectors = docs.get(ids).vectors
     assert vectors is not None
@@ -53,7 +53,7 @@ def truth(docs: StoredIndex, query: NDArray[np.float32]) -> list[tuple[float, in
     seed=st.integers(0, 999),
     k=st.integers(0, 30),
 )
-def test_exact_is_exact(kind: Kind, kept: KeptVectors, rows: int, spread: float, seed: int, k: int) -> None:
+def test_exact_reranking_is_exact(kind: Kind, kept: KeptVectors, rows: int, spread: float, seed: int, k: int) -> None:
     vectors = make_vectors(rows + 20, 16, seed, spread)
     with whamming.open() as db:
         docs = filled(db, vectors, kind, keep_vectors=kept)
@@ -116,7 +116,9 @@ def test_near_duplicates_are_proven_without_looking_at_all_items() -> None:
     seed=st.integers(0, 999),
     form=st.sampled_from([None, "asymmetric", "inner", "symmetric"]),
 )
-def test_a_factor_ranks_so_many_of_the_nearest_codes(metric: Metric, factor: int, k: int, seed: int, form: Any) -> None:
+def test_a_factor_reranks_that_many_of_the_nearest_codes(
+    metric: Metric, factor: int, k: int, seed: int, form: Any
+) -> None:
     vectors = make_vectors(300, 16, seed)
     with whamming.open() as db:
         docs = filled(db, vectors, metric=metric)
@@ -136,7 +138,7 @@ def test_a_factor_ranks_so_many_of_the_nearest_codes(metric: Metric, factor: int
         assert answer.proven.tolist() == [k if k * factor >= 300 else 0] * 3
 
 
-def test_ranking_again_finds_neighbours_that_codes_alone_miss() -> None:
+def test_reranking_finds_neighbours_that_codes_alone_miss() -> None:
     vectors = make_vectors(3000, 32, 0)
     queries = vectors[:100] + 0.3 * make_vectors(100, 32, 1)
     with whamming.open() as db:
@@ -151,7 +153,7 @@ def test_ranking_again_finds_neighbours_that_codes_alone_miss() -> None:
         assert recall(rerank="exact") == 1.0
 
 
-def test_a_budget_breaks_off_and_the_search_goes_on() -> None:
+def test_a_search_continues_after_its_budget_ran_out() -> None:
     vectors = make_vectors(5000, 16, 0)
     with whamming.open() as db:
         docs = filled(db, vectors)
@@ -165,7 +167,7 @@ def test_a_budget_breaks_off_and_the_search_goes_on() -> None:
                 found += ids.tolist()
             assert found == expected
             search.close()
-        with pytest.raises(InvalidArgumentError, match="a budget with rerank = 'exact'; iterate search"):
+        with pytest.raises(InvalidArgumentError, match="a budget with rerank = 'exact'"):
             docs.search_batch(vectors=vectors[:2], rerank="exact", budget=Budget(candidates=1))
 
 
@@ -185,21 +187,21 @@ def test_an_empty_index_has_no_hits() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rerank": 0, "k": 3}, "rerank = 0; it must be 1 to 1000000, or 'exact'"),
-        ({"rerank": 1.5, "k": 3}, r"rerank = 1\.5; it must be a whole number"),
-        ({"rerank": "all", "k": 3}, "rerank = 'all'; it must be a whole number"),
-        ({"rerank": 2}, "rerank = 2 without k; k x 2 items are ranked"),
-        ({"rerank": 2, "k": -1}, "k = -1; it must be 0 to"),
-        ({"rerank": 2, "k": 3, "radius": 1.0}, "rerank goes with a vector, costs and k; leave"),
-        ({"rerank": 2, "k": 3, "after": (1.0, 1)}, "rerank goes with a vector"),
-        ({"rerank": 2, "k": 3, "vector": None}, "rerank goes with a vector"),
-        ({"rerank": 2, "k": 3, "vector": np.ones((2, 16))}, "search takes one query, these are 2"),
-        ({"rerank": 2, "k": 3, "vector": np.ones(5)}, "have 5 components, the encoder takes 16"),
+        ({"rerank": 0, "k": 3}, "rerank = 0; .*1 to 1000000, .*'exact'"),
+        ({"rerank": 1.5, "k": 3}, r"rerank = 1\.5;"),
+        ({"rerank": "all", "k": 3}, "rerank = 'all';"),
+        ({"rerank": 2}, "rerank = 2 without k"),
+        ({"rerank": 2, "k": -1}, "k = -1;"),
+        ({"rerank": 2, "k": 3, "radius": 1.0}, "rerank works with a vector"),
+        ({"rerank": 2, "k": 3, "after": (1.0, 1)}, "rerank works with a vector"),
+        ({"rerank": 2, "k": 3, "vector": None}, "rerank works with a vector"),
+        ({"rerank": 2, "k": 3, "vector": np.ones((2, 16))}, "one query, not 2"),
+        ({"rerank": 2, "k": 3, "vector": np.ones(5)}, "5 components, .* takes 16"),
         ({"rerank": "exact", "vector": np.full(16, np.nan)}, "row 0, column 0 is nan"),
-        ({"rerank": "exact", "costs": "inner"}, "rerank = 'exact' with costs = 'inner'; it has costs of its own"),
+        ({"rerank": "exact", "costs": "inner"}, "rerank = 'exact' with costs = 'inner'"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_reranking_are_refused(options: dict[str, Any], message: str) -> None:
     vectors = make_vectors(50, 16, 0)
     with whamming.open() as db:
         docs = filled(db, vectors)
@@ -207,16 +209,14 @@ def test_what_cannot_be_ranked_is_refused(options: dict[str, Any], message: str)
             docs.search(**({"vector": vectors[0]} | options))
 
 
-def test_only_what_is_kept_is_ranked_and_only_what_is_bounded_exactly() -> None:
+def test_reranking_needs_kept_vectors_and_exact_reranking_needs_l2() -> None:
     vectors = make_vectors(50, 16, 0)
     with whamming.open() as db:
         bare = db.create_index("bare", encoder="itq", bits=12, train=vectors)
-        with pytest.raises(
-            InvalidArgumentError, match="the index 'bare' keeps no vectors; create it with keep_vectors="
-        ):
+        with pytest.raises(InvalidArgumentError, match="the index 'bare' keeps no vectors"):
             bare.search(vector=vectors[0], k=3, rerank=2)
         with pytest.raises(InvalidArgumentError, match="keeps no vectors"):
             bare.snapshot().vectors(np.array([1], dtype=np.uint64))
         docs = filled(db, vectors, metric="cosine")
-        with pytest.raises(InvalidArgumentError, match="rerank = 'exact' with the metric 'cosine'; only for 'l2'"):
+        with pytest.raises(InvalidArgumentError, match="rerank = 'exact' with metric = 'cosine'"):
             docs.search_batch(vectors=vectors, rerank="exact")

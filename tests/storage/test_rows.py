@@ -1,4 +1,4 @@
-"""Items as columns: taking, concatenating and settling them, compared with plain lists and dicts."""
+"""Items as columns: taking, concatenating and merging them, compared with plain lists and dicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_payloads_are_concatenated(lists: list[list[bytes]]) -> None:
     assert [together[i] for i in range(len(together))] == [payload for payloads in lists for payload in payloads]
 
 
-def test_items_without_payloads_beside_items_with() -> None:
+def test_items_with_and_without_payloads_are_concatenated() -> None:
     with_payloads = Rows(as_ids([1, 2]), np.array([[1], [2]], dtype=np.uint8), Payloads.of([b"x", b"yz"]))
     without = Rows(as_ids([3]), np.array([[3]], dtype=np.uint8), None)
     rows = Rows.concatenate([without, with_payloads, without, Rows.none(1)])
@@ -65,7 +65,7 @@ def columns(lengths: list[int], data: bytes) -> Payloads:
 
 @quick(50)
 @given(payloads=payload_lists)
-def test_payloads_as_columns_are_those_of_a_list(payloads: list[bytes]) -> None:
+def test_payloads_may_be_a_column_or_a_list(payloads: list[bytes]) -> None:
     given = columns([len(payload) for payload in payloads], b"".join(payloads))
     ids, codes = range(len(payloads)), np.zeros((len(payloads), 1), dtype=np.uint8)
     batches = [WriteBatch.of(IndexSettings(8), ids, codes, form) for form in (given, payloads)]
@@ -76,7 +76,7 @@ def test_payloads_as_columns_are_those_of_a_list(payloads: list[bytes]) -> None:
     assert given.lengths().tolist() == [len(payload) for payload in payloads]
 
 
-def test_payloads_as_columns_are_copied_only_if_their_owner_could_change_them() -> None:
+def test_a_column_of_payloads_is_copied_only_if_it_is_writable() -> None:
     settings, codes = IndexSettings(8), np.zeros((2, 1), dtype=np.uint8)
     fixed = columns([1, 2], b"abc")
     taken = WriteBatch.of(settings, [1, 2], codes, fixed).upserts.payloads
@@ -95,11 +95,11 @@ def test_payloads_as_columns_are_copied_only_if_their_owner_could_change_them() 
         (columns([1], b"a"), "1 payloads for 2 items"),
         (columns([1, 1], b"abc"), "end at byte 2 of 3"),
         (Payloads(np.array([2, 1], dtype=np.uint64), np.zeros(1, dtype=np.uint8)), "must not decrease"),
-        (columns([0, 65_537], bytes(65_537)), "row 1 has 65537 bytes; at most 65536"),
+        (columns([0, 65_537], bytes(65_537)), "row 1 has 65537 bytes; .*65536"),
         (Payloads(np.array([0, 1]), np.zeros(1, dtype=np.uint8)), "uint64"),
     ],
 )
-def test_columns_of_payloads_that_do_not_fit_are_refused(payloads: Payloads, message: str) -> None:
+def test_invalid_columns_of_payloads_are_refused(payloads: Payloads, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         WriteBatch.of(IndexSettings(8), [1, 2], np.zeros((2, 1), dtype=np.uint8), payloads)
 
@@ -114,7 +114,7 @@ def test_columns_of_payloads_that_do_not_fit_are_refused(payloads: Payloads, mes
         max_size=6,
     )
 )
-def test_the_net_changes_of_batches_are_those_of_a_dict(
+def test_net_changes_equal_those_of_a_dict(
     written: list[tuple[list[int], list[tuple[int, int, bytes | None]]]],
 ) -> None:
     batches = []
@@ -135,8 +135,8 @@ def test_the_net_changes_of_batches_are_those_of_a_dict(
     changed, rows = net_changes(batches)
     assert changed.tolist() == sorted(touched)
     payloads = [rows.payloads[i] if rows.payloads is not None else b"" for i in range(len(rows))]
-    settled = zip(rows.ids.tolist(), rows.codes[:, 0].tolist(), payloads, strict=True)
-    assert {id_: (code, payload) for id_, code, payload in settled} == items
+    found = zip(rows.ids.tolist(), rows.codes[:, 0].tolist(), payloads, strict=True)
+    assert {id_: (code, payload) for id_, code, payload in found} == items
     assert len(rows) == len(items)
 
 
@@ -156,7 +156,7 @@ def test_the_net_changes_of_batches_are_those_of_a_dict(
         np.empty(0),
     ],
 )
-def test_ids_become_a_copy_of_their_own(ids: Any) -> None:
+def test_ids_are_copied(ids: Any) -> None:
     own = as_ids(ids)
     assert own.dtype == np.uint64
     assert own.tolist() == [int(i) for i in ids]
@@ -167,28 +167,28 @@ def test_ids_become_a_copy_of_their_own(ids: Any) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, -1], "id -1 of row 1; ids are 0 to 18446744073709551615"),
-        (np.array([-5], dtype=np.int16), "id -5 of row 0; ids are 0 to 18446744073709551615"),
-        ([2**64], "id 18446744073709551616 of row 0"),
-        ([2**64 - 1, -3], "id -3 of row 1"),
-        ([1.5], "dtype float64; they must be integers"),
+        ([1, -1], "id -1 .*row 1; .*18446744073709551615"),
+        (np.array([-5], dtype=np.int16), "id -5 .*row 0; .*18446744073709551615"),
+        ([2**64], "id 18446744073709551616 in row 0"),
+        ([2**64 - 1, -3], "id -3 in row 1"),
+        ([1.5], "dtype float64; .*integers"),
         ([2**63, 1.5], "they must be integers"),
         ([np.nan], "they must be integers"),
         (["1"], "they must be integers"),
         ([None], "they must be integers"),
-        (np.array([1.0]), "dtype float64; they must be integers"),
+        (np.array([1.0]), "dtype float64; .*integers"),
         (7, r"shape \(\); they must be a list"),
-        ([[1]], r"shape \(1, 1\); they must be a list"),
+        ([[1]], r"shape \(1, 1\); .*list"),
     ],
 )
-def test_what_is_no_id(ids: Any, message: str) -> None:
+def test_invalid_ids_are_refused(ids: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         as_ids(ids)
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("bits", [1, 5, 8, 11, 4096])
-def test_codes_go_to_the_engine_without_spare_bits_and_come_back(bits: int, order: BitOrder) -> None:
+def test_codes_are_converted_for_the_engine_without_spare_bits_and_back(bits: int, order: BitOrder) -> None:
     rng = np.random.default_rng(bits)
     settings = IndexSettings(bits, order)
     plain = rng.integers(0, 2, (20, bits), dtype=np.uint8)
@@ -200,7 +200,7 @@ def test_codes_go_to_the_engine_without_spare_bits_and_come_back(bits: int, orde
     assert not np.shares_memory(batch.upserts.codes, codes)
 
 
-def test_settings_go_through_json() -> None:
+def test_settings_are_restored_from_json() -> None:
     settings = IndexSettings(100, "big", "multi", "fast", "async")
     assert IndexSettings.from_json(settings.to_json()) == settings
     assert IndexSettings.from_json({"bits": 8}) == IndexSettings(8, "little", "single", "compact", "fsync")

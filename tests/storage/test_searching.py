@@ -1,4 +1,4 @@
-"""Searches over all layers of an index: forms of a query, limits, batches, what is refused."""
+"""Searches over all layers of an index: forms of a query, limits, batches, invalid arguments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from whamming import Budget, InvalidArgumentError
 
 
 def weighted(twin: Twin, weights: Floats, seed: int = 0) -> tuple[Codes, Floats]:
-    """A query code, and its costs as a table."""
+    """Return a query code, and its costs as a table."""
     bits = twin.index.settings.bits
     code = random_codes(1, bits, seed)[0]
     ones = np.unpackbits(code, count=bits, bitorder="little").astype(bool)
     return code, np.stack([np.where(ones, weights, 0.0), np.where(ones, 0.0, weights)], axis=1)
 
 
-def test_the_three_forms_of_a_query(twin: Twin) -> None:
+def test_a_query_is_a_table_or_a_code_with_or_without_weights(twin: Twin) -> None:
     weights = np.random.default_rng(1).normal(size=13)
     for given in (np.ones(13), weights):
         code, table = weighted(twin, given)
@@ -34,7 +34,7 @@ def test_the_three_forms_of_a_query(twin: Twin) -> None:
             assert (ids.tobytes(), distances.tobytes()) == expected.bytes()
 
 
-def test_hits_come_one_by_one_for_as_long_as_asked(twin: Twin) -> None:
+def test_hits_can_be_fetched_one_by_one_or_in_groups(twin: Twin) -> None:
     code, table = weighted(twin, np.ones(13))
     expected = twin.model.answer(table)
     with twin.index.search(code, payloads=True) as search:
@@ -66,7 +66,7 @@ def test_k_and_radius(twin: Twin, k: int) -> None:
         assert (ids.tobytes(), distances.tobytes()) == near[:k].bytes()
 
 
-def test_a_search_goes_on_after_any_hit(twin: Twin) -> None:
+def test_a_search_continues_after_any_hit(twin: Twin) -> None:
     code, table = weighted(twin, np.ones(13))
     expected = twin.model.answer(table)
     for cut in range(0, len(expected), 5):
@@ -106,7 +106,7 @@ def test_a_batch_of_queries(twin: Twin) -> None:
     assert twin.index.search_batch(codes[:0], k=3).ids.shape == (0, 3)
 
 
-def test_a_budget_that_runs_out_says_what_is_proven(place: Place) -> None:
+def test_an_answer_says_what_is_proven_when_the_budget_ran_out(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database, 64)
         twin.upsert(range(3000), random_codes(3000, 64))
@@ -119,7 +119,7 @@ def test_a_budget_that_runs_out_says_what_is_proven(place: Place) -> None:
         assert bool(answer.exact[0]) == (proven == 500)
 
 
-def test_an_empty_index_answers(place: Place) -> None:
+def test_an_empty_index_can_be_searched(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", 13)
         assert list(index.search(random_codes(1, 13)[0])) == []
@@ -135,30 +135,30 @@ def test_an_empty_index_answers(place: Place) -> None:
 
 
 BAD_SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing": ({}, "give a query code, or a cost table"),
+    "nothing": ({}, "no query; .*code .*cost table"),
     "narrow code": ({"code": np.zeros(1, dtype=np.uint8)}, r"shape \(1, 1\); 13 bits need"),
     "long code": ({"code": np.zeros(3, dtype=np.uint8)}, r"shape \(1, 3\); 13 bits need"),
     "dtype": ({"code": np.zeros(2)}, "dtype float64, not uint8"),
-    "several": ({"code": np.zeros((2, 2), dtype=np.uint8)}, "one query, these are 2; use search_batch"),
-    "few weights": ({"weights": np.ones(12)}, r"shape \(12,\); the index has codes of 13 bits"),
-    "byte weights": ({"weights": np.ones(16)}, r"shape \(16,\); the index has codes of 13 bits"),
-    "one weight": ({"weights": 2.0}, r"shape \(\); the index has codes of 13 bits"),
-    "NaN": ({"weights": [*[1.0] * 4, np.nan, *[1.0] * 8]}, "bit 4 of query 0 is nan"),
-    "infinity": ({"weights": [*[1.0] * 12, np.inf]}, "bit 12 of query 0 is inf"),
-    "short table": ({"code": None, "table": np.ones((12, 2))}, "costs are for 12 bits, the index holds codes of 13"),
-    "flat table": ({"code": None, "table": np.ones(26)}, r"shape \(26,\); it must be \[bits, 2\]"),
-    "table of NaN": ({"code": None, "table": np.full((13, 2), np.nan)}, "bit 0 = 0 of query 0 is nan"),
-    "both": ({"table": np.ones((13, 2))}, "not both"),
-    "negative k": ({"k": -1}, "k = -1; it must be 0 or more"),
+    "several": ({"code": np.zeros((2, 2), dtype=np.uint8)}, "one query, not 2; .*search_batch"),
+    "few weights": ({"weights": np.ones(12)}, r"shape \(12,\); .*13 bits"),
+    "byte weights": ({"weights": np.ones(16)}, r"shape \(16,\); .*13 bits"),
+    "one weight": ({"weights": 2.0}, r"shape \(\); .*13 bits"),
+    "NaN": ({"weights": [*[1.0] * 4, np.nan, *[1.0] * 8]}, "bit 4 .*query 0 .*nan"),
+    "infinity": ({"weights": [*[1.0] * 12, np.inf]}, "bit 12 .*query 0 .*inf"),
+    "short table": ({"code": None, "table": np.ones((12, 2))}, "12 bits; .* 13"),
+    "flat table": ({"code": None, "table": np.ones(26)}, r"shape \(26,\); .*\[bits, 2\]"),
+    "table of NaN": ({"code": None, "table": np.full((13, 2), np.nan)}, "bit 0 = 0 .*query 0 .*nan"),
+    "both": ({"table": np.ones((13, 2))}, "both .*cost table .*code or weights"),
+    "negative k": ({"k": -1}, "k = -1;"),
     "NaN radius": ({"radius": np.nan}, "radius = nan"),
-    "plan": ({"plan": "guess"}, "plan = 'guess'; choose one of .*'probe'"),
+    "plan": ({"plan": "guess"}, "plan = 'guess'; .*'probe'"),
     "after NaN": ({"after": (np.nan, 1)}, r"after = \(nan, 1\)"),
     "after no id": ({"after": (1.0, 2**64)}, r"after = \(1.0, 18446744073709551616\)"),
 }
 
 
 @pytest.mark.parametrize("what", BAD_SEARCHES)
-def test_a_bad_query_is_refused(what: str, twin: Twin) -> None:
+def test_an_invalid_query_is_refused(what: str, twin: Twin) -> None:
     arguments, message = BAD_SEARCHES[what]
     if arguments:
         arguments = {"code": np.zeros(2, dtype=np.uint8), **arguments}
@@ -175,11 +175,11 @@ def test_a_bad_query_is_refused(what: str, twin: Twin) -> None:
 
 def test_limits_of_a_batch(twin: Twin) -> None:
     codes = random_codes(2, 13)
-    with pytest.raises(InvalidArgumentError, match="k = 2147483648; it must be 0 to 2147483647: iterate"):
+    with pytest.raises(InvalidArgumentError, match=r"k = 2147483648; .*0 to 2147483647"):
         twin.index.search_batch(codes, k=2**31)
-    with pytest.raises(InvalidArgumentError, match="2 query codes but 3 rows of weights"):
+    with pytest.raises(InvalidArgumentError, match=r"3 rows .*2 queries"):
         twin.index.search_batch(codes, np.ones((3, 13)))
-    with pytest.raises(InvalidArgumentError, match="threads = 0; it must be 1 to 256"):
+    with pytest.raises(InvalidArgumentError, match=r"threads = 0; .*1 to 256"):
         twin.index.search_batch(codes, threads=0)
-    with pytest.raises(InvalidArgumentError, match="must be positive"):
+    with pytest.raises(InvalidArgumentError, match="candidates=0"):
         twin.index.search_batch(codes, budget=Budget(candidates=0))

@@ -1,4 +1,4 @@
-"""A snapshot stays as it was, whatever is written, sealed, closed or dropped meanwhile."""
+"""Snapshots do not change, whatever is written, sealed, closed or dropped meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whamming.storage import IndexSettings, Rows, Segment, SegmentedStore
 from whamming.storage.items.live_part import LivePart
 
 
-def test_a_snapshot_stays_as_it_was(twin: Twin) -> None:
+def test_a_snapshot_does_not_change(twin: Twin) -> None:
     kept = [frozen(twin)]
     for seed in range(3):
         twin.upsert(range(200, 205), random_codes(5, 13, seed))
@@ -60,13 +60,13 @@ def test_a_snapshot_outlives_a_dropped_index(place: Place) -> None:
         kept.check()
 
 
-def test_a_database_opens_again_while_an_old_snapshot_is_in_use(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_database_can_be_reopened_while_an_old_snapshot_is_in_use(persistent: Place) -> None:
+    with persistent.open() as database:
         twin = Twin.create(database)
         twin.layer()
         kept = frozen(twin)
     for _ in range(3):
-        with lasting.open() as database:
+        with persistent.open() as database:
             twin.index = database.index("docs")
             twin.check()
             twin.upsert([1, 2], random_codes(2, 13, seed=7))
@@ -75,7 +75,7 @@ def test_a_database_opens_again_while_an_old_snapshot_is_in_use(lasting: Place) 
             kept.check()
 
 
-def test_a_write_shows_in_the_next_snapshot_and_in_no_earlier_one(twin: Twin) -> None:
+def test_a_write_is_in_the_next_snapshot_and_in_no_earlier_one(twin: Twin) -> None:
     versions = []
     for i in range(20):
         before = twin.index.snapshot()
@@ -88,11 +88,11 @@ def test_a_write_shows_in_the_next_snapshot_and_in_no_earlier_one(twin: Twin) ->
     assert len(set(versions)) == 21
 
 
-def test_a_reader_makes_a_snapshot_only_when_something_was_written(lasting: Place) -> None:
-    with lasting.open() as database:
+def test_a_reader_makes_a_new_snapshot_only_after_a_write(persistent: Place) -> None:
+    with persistent.open() as database:
         twin = Twin.create(database)
         twin.layer()
-        with lasting.open(mode="r") as other:
+        with persistent.open(mode="r") as other:
             reader = other.index("docs")
             before = reader.snapshot()
             assert reader.snapshot() is before
@@ -103,13 +103,13 @@ def test_a_reader_makes_a_snapshot_only_when_something_was_written(lasting: Plac
             Twin(reader, twin.model).check()
 
 
-def test_an_index_is_opened_with_its_runs_built(lasting: Place) -> None:
-    """Or the first search would build them, while others wait."""
-    with lasting.open() as database:
+def test_runs_are_built_when_an_index_is_opened(persistent: Place) -> None:
+    """Otherwise the first search would build them, while others wait."""
+    with persistent.open() as database:
         twin = Twin.create(database)
         twin.layer()
     for mode in ("w", "r"):
-        with lasting.open(mode=mode) as database:
+        with persistent.open(mode=mode) as database:
             index = database.index("docs")
             store = index.store
             assert isinstance(store, SegmentedStore)

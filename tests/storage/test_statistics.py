@@ -1,4 +1,4 @@
-"""What a search says that it has cost, over all parts of an index."""
+"""Statistics of a search over all parts of an index."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ N = 20_000
 
 @pytest.mark.parametrize("buckets", ["compact", "fast"])
 @pytest.mark.parametrize("bits", [32, 64, 128, 512])
-def test_verified_are_the_codes_whose_distance_was_computed(bits: int, buckets: Buckets) -> None:
-    """The sieve, for codes of 8 to 32 bytes, spares nearly all of those that a bucket holds; without it, each is."""
+def test_verified_counts_the_codes_whose_distance_was_computed(bits: int, buckets: Buckets) -> None:
+    """For codes of 8 to 32 bytes the sieve skips nearly all codes of a bucket; without it, none is skipped."""
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 256, (N, bits // 8), dtype=np.uint8)
     with whamming.open(":memory:") as database:

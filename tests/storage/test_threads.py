@@ -1,4 +1,4 @@
-"""Threads that write, replace, delete and read at once."""
+"""Threads that write, replace, delete and read at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS = 8
 
 
 def write_and_watch(index: StoredIndex, count: int) -> None:
-    """Threads write ids of their own one by one; readers see of each a prefix, and all that was acknowledged."""
+    """Threads write their own ids one by one. Readers see a prefix of each, which includes all acknowledged writes."""
     acknowledged = [0] * THREADS
     codes = random_codes(count, index.settings.bits)
 
@@ -48,7 +48,7 @@ def write_and_watch(index: StoredIndex, count: int) -> None:
     in_threads(*(writer(number) for number in range(THREADS)), reader)
 
 
-def test_readers_see_prefixes_of_what_threads_write(place: Place, small: None) -> None:
+def test_readers_see_a_prefix_of_each_threads_writes(place: Place, small: None) -> None:
     with place.open() as database:
         twin = Twin.create(database)
         count = 40
@@ -85,7 +85,7 @@ def test_concurrent_writes_share_commits(disk: Place) -> None:
 
 
 def test_threads_replace_and_delete_the_same_items(place: Place, small: None) -> None:
-    """Whatever the order was, each id has what one of the threads wrote last, whole."""
+    """Whatever the order, each id has the complete item that one of the threads wrote last."""
     with place.open() as database:
         index = database.create_index("docs", 64)
 
@@ -115,12 +115,10 @@ def test_threads_replace_and_delete_the_same_items(place: Place, small: None) ->
         assert index.verify().ok
 
 
-def test_writers_wait_for_a_seal_however_many_they_are(
-    place: Place, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While one is under way, the delta does not grow beyond a few times what is sealed at once."""
-    most = maintenance.MOST_DELTA * maintenance.SEAL_ROWS + THREADS
-    count = most + 1  # so that none is done before all of them wait
+def test_any_number_of_writers_waits_for_a_seal(place: Place, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a seal, the delta does not grow beyond a few times what is sealed at once."""
+    most = maintenance.MAX_DELTA_FACTOR * maintenance.SEAL_ROWS + THREADS
+    count = most + 1  # so that no thread finishes before all of them wait
     with place.open() as database:
         twin = Twin.create(database, durability="async")
         store = twin.index.store
@@ -129,7 +127,7 @@ def test_writers_wait_for_a_seal_however_many_they_are(
 
         def hook(name: str) -> None:
             if name == "built" and not seen:
-                wait_until(lambda: store._upkeep.waiting == THREADS or store._contents.delta_rows > most)
+                wait_until(lambda: store._maintainer.waiting == THREADS or store._contents.delta_rows > most)
                 seen.append(store._contents.delta_rows)
 
         def writer(number: int) -> Callable[[], None]:
@@ -146,7 +144,7 @@ def test_writers_wait_for_a_seal_however_many_they_are(
         assert len(twin.index) == THREADS * count
 
 
-def test_threads_that_delete_one_item_count_it_once(place: Place) -> None:
+def test_an_item_that_several_threads_delete_is_counted_once(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", 8)
         for size, durability in [(1, "fsync"), (1, "async"), (2000, "fsync")]:

@@ -1,4 +1,4 @@
-"""Writers that are killed lose nothing that they had acknowledged: the torture run in short, and special cases."""
+"""Killed writers lose no acknowledged write: a short torture run, and special cases."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write(index: StoredIndex, ids: list[int], version: int) -> None:
 
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """Interrupt this process as Ctrl-C does, when it passes a point for the first time."""
+    """Interrupt this process, as Ctrl-C does, when it first passes a point."""
 
     def hook(name: str) -> None:
         if name == point:
@@ -67,7 +67,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", COMMIT_POINTS)
-def test_an_interrupted_write_is_there_wholly_or_not_at_all_and_none_after_it_is_lost(
+def test_an_interrupted_write_is_complete_or_absent_and_no_later_one_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     ids = np.arange(1, 6, dtype=np.uint64)
@@ -77,7 +77,7 @@ def test_an_interrupted_write_is_there_wholly_or_not_at_all_and_none_after_it_is
         index.upsert(ids[:1], codes_of(ids[:1], 2), payloads_of(1, 2), durability="async")
         interrupt_at(monkeypatch, point)
         with pytest.raises(KeyboardInterrupt):
-            write(index, [2, 3], version=3)  # with the write before it, the second of two in its commit
+            write(index, [2, 3], version=3)  # the second write of its commit, after the async one
         with whamming.open(tmp_path, mode="r") as reading:
             early = versions_in(reading.index("docs").get(ids)).tolist()
             write(index, [4], version=4)
@@ -93,7 +93,7 @@ def test_an_interrupted_write_is_there_wholly_or_not_at_all_and_none_after_it_is
 
 
 @pytest.mark.parametrize("point", SEGMENT_POINTS)
-def test_an_interrupted_seal_or_merge_changes_nothing_that_can_be_seen(
+def test_an_interrupted_seal_or_merge_changes_no_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     ids = np.arange(1, 8, dtype=np.uint64)
@@ -126,7 +126,7 @@ def hold_open(path: str, control: Connection) -> None:
 
 
 def die_before_announcing(path: str) -> None:
-    """Die as LMDB may: the last commit is in the file, but the lock file, which readers go by, names the one before."""
+    """Die as LMDB may: the last commit is in the file, but the lock file, which readers use, names the one before."""
     index = whamming.open(path).index("docs")
     write(index, [1, 2], version=1)
 
@@ -137,7 +137,7 @@ def die_before_announcing(path: str) -> None:
             env = index.store._journal._environment.env
             last = env.info()["last_txnid"]
             lock = Path(path) / "docs" / "lock.mdb"
-            with env.begin(write=True), lock.open("r+b") as file:  # it dies while nobody else may write
+            with env.begin(write=True), lock.open("r+b") as file:  # hold LMDB's write lock while dying
                 (place,) = (8 * i for i, word in enumerate(struct.unpack("<16Q", file.read(128))) if word == last)
                 file.seek(place)
                 file.write(struct.pack("<Q", last - 1))
@@ -148,7 +148,7 @@ def die_before_announcing(path: str) -> None:
     write(index, [2, 3], version=2)
 
 
-def die_when_a_write_outruns_its_seal(path: str) -> None:
+def die_when_a_write_overtakes_its_seal(path: str) -> None:
     """Replace items asynchronously while other items are being sealed, and die right after the seal."""
     vars(segmented).update(ASYNC_SECONDS=3600)
     index = whamming.open(path).index("docs")
@@ -167,10 +167,10 @@ def die_when_a_write_outruns_its_seal(path: str) -> None:
     index.seal()
 
 
-def test_a_replaced_item_does_not_vanish_when_the_write_that_replaces_it_is_not_on_disk_yet(tmp_path: Path) -> None:
+def test_a_replaced_item_survives_if_the_replacing_write_is_not_on_disk_yet(tmp_path: Path) -> None:
     with whamming.open(tmp_path) as database:
         database.create_index("docs", BITS)
-    writer = _processes.Process(target=die_when_a_write_outruns_its_seal, args=(str(tmp_path),), daemon=True)
+    writer = _processes.Process(target=die_when_a_write_overtakes_its_seal, args=(str(tmp_path),), daemon=True)
     writer.start()
     writer.join()
     assert writer.exitcode == -signal.SIGKILL
@@ -179,13 +179,13 @@ def test_a_replaced_item_does_not_vanish_when_the_write_that_replaces_it_is_not_
     assert versions in ([1, 1, 1], [2, 1, 2])
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["alone", "beside a reader"])
-def test_a_commit_that_its_writer_could_not_announce_is_there(tmp_path: Path, held: bool) -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["alone", "with a reader"])
+def test_a_commit_that_its_writer_could_not_announce_is_not_lost(tmp_path: Path, held: bool) -> None:
     with whamming.open(tmp_path) as database:
         database.create_index("docs", BITS)
     control, far_end = _processes.Pipe()
     reader = _processes.Process(target=hold_open, args=(str(tmp_path), far_end), daemon=True)
-    if held:  # the lock file is not made anew while someone has it open
+    if held:  # LMDB does not reset the lock file while another process has it open
         reader.start()
         assert control.recv() == 0
     writer = _processes.Process(target=die_before_announcing, args=(str(tmp_path),), daemon=True)

@@ -1,4 +1,4 @@
-"""Items in and out as files: every form comes back as it went, and what cannot be codes is refused."""
+"""Importing and exporting items as files: every format is restored exactly, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def codes(n: int = N, bits: int = BITS) -> Any:
     return make_codes("uniform", n, bits, np.random.default_rng(n + bits))
 
 
-class Elsewhere:
-    """An index of another kind: items in a list, of which ``scan`` may give more or fewer than ``len`` promised."""
+class ListIndex:
+    """Another kind of index: items in a list. ``scan`` may return more or fewer items than ``len`` says."""
 
     def __init__(self, settings: IndexSettings, late: int = 0) -> None:
         self.name = "elsewhere"
@@ -54,7 +54,7 @@ class Elsewhere:
 
 
 def filled(database: Database, bit_order: BitOrder = "little", *, payloads: bool = True) -> tuple[StoredIndex, Model]:
-    """An index with a segment, dead items and recent writes."""
+    """Return an index with a segment, dead items and recent writes."""
     index = database.create_index("docs", BITS, bit_order=bit_order)
     model = Model(index.settings)
     kept: list[bytes | None] | None = [b"%d\0" % i if i % 3 else None for i in range(N)] if payloads else None
@@ -70,7 +70,7 @@ def filled(database: Database, bit_order: BitOrder = "little", *, payloads: bool
 
 @pytest.mark.parametrize("bit_order", ["little", "big"])
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_items_come_back_as_they_went(place: Place, bit_order: BitOrder, suffix: str, tmp_path: Path) -> None:
+def test_exported_items_can_be_imported(place: Place, bit_order: BitOrder, suffix: str, tmp_path: Path) -> None:
     with place.open() as database:
         index, model = filled(database, bit_order)
         assert export_items(index, tmp_path / f"items{suffix}") == len(model)
@@ -83,7 +83,7 @@ def test_items_come_back_as_they_went(place: Place, bit_order: BitOrder, suffix:
     assert not list(tmp_path.glob(".items*"))
 
 
-def test_a_file_is_plain_numpy(place: Place, tmp_path: Path) -> None:
+def test_exported_files_are_plain_numpy_files(place: Place, tmp_path: Path) -> None:
     with place.open() as database:
         index, model = filled(database)
         export_items(index, tmp_path / "items.npz")
@@ -101,7 +101,7 @@ def test_a_file_is_plain_numpy(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_an_empty_index_is_a_file_of_no_rows(place: Place, suffix: str, tmp_path: Path) -> None:
+def test_an_empty_index_is_exported_as_no_rows(place: Place, suffix: str, tmp_path: Path) -> None:
     with place.open() as database:
         index = database.create_index("docs", BITS)
         assert export_items(index, tmp_path / f"none{suffix}") == 0
@@ -109,7 +109,7 @@ def test_an_empty_index_is_a_file_of_no_rows(place: Place, suffix: str, tmp_path
         assert len(index) == 0
 
 
-def test_scanning_shows_the_moment_of_the_call(place: Place) -> None:
+def test_a_scan_returns_the_items_at_the_time_of_the_call(place: Place) -> None:
     with place.open() as database:
         index, model = filled(database, "big")
         pieces = index.scan(4)
@@ -121,17 +121,17 @@ def test_scanning_shows_the_moment_of_the_call(place: Place) -> None:
             found.upsert(rows.ids.tolist(), rows.codes, payloads)
         assert found.items == model.items
         assert list(index.scan()) == []
-        with pytest.raises(InvalidArgumentError, match="size = 0; it must be 1 or more items"):
+        with pytest.raises(InvalidArgumentError, match="size = 0;"):
             index.scan(0)
 
 
 @pytest.mark.parametrize("late", [-3, 0, 5])
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_any_index_is_exported_and_imported(late: int, suffix: str, tmp_path: Path) -> None:
-    """One elsewhere has no snapshot: what was counted at first is not what comes."""
-    source = Elsewhere(IndexSettings(BITS, "big"), late)
+def test_any_index_can_be_exported_and_imported(late: int, suffix: str, tmp_path: Path) -> None:
+    """An index on a server has no snapshot, so the number of items may change during the export."""
+    source = ListIndex(IndexSettings(BITS, "big"), late)
     source.pieces = [Rows(IDS[:11], codes()[:11], None), Rows(IDS[11:], codes()[11:], None)]
-    indexes: list[ItemsIndex] = [source, Elsewhere(source.settings)]
+    indexes: list[ItemsIndex] = [source, ListIndex(source.settings)]
     assert export_items(indexes[0], tmp_path / f"items{suffix}") == N
     assert import_items(indexes[1], tmp_path / f"items{suffix}", batch=4) == N
     expected = Model(source.settings)
@@ -140,8 +140,8 @@ def test_any_index_is_exported_and_imported(late: int, suffix: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_an_export_that_breaks_off_never_looks_whole(suffix: str, tmp_path: Path) -> None:
-    class Broken(Elsewhere):
+def test_a_failed_export_leaves_no_incomplete_file(suffix: str, tmp_path: Path) -> None:
+    class Broken(ListIndex):
         def scan(self, size: int = 10_000) -> Iterator[Rows]:
             yield from self.pieces
             raise StorageError("the other side is gone")
@@ -151,7 +151,7 @@ def test_an_export_that_breaks_off_never_looks_whole(suffix: str, tmp_path: Path
     with pytest.raises(StorageError, match="the other side is gone"):
         export_items(broken, tmp_path / f"items{suffix}")
     assert list(tmp_path.iterdir()) == []
-    whole = Elsewhere(broken.settings)
+    whole = ListIndex(broken.settings)
     whole.pieces = [Rows(IDS[:3], codes()[:3], None)]
     export_items(whole, tmp_path / f"items{suffix}")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -163,10 +163,10 @@ def test_an_export_that_breaks_off_never_looks_whole(suffix: str, tmp_path: Path
     assert read_codes(tmp_path / f"items{suffix}", BITS).count == N
 
 
-def test_an_export_to_nowhere_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"items\.npy cannot be used: .*No such file"):
-        export_items(Elsewhere(IndexSettings(BITS)), tmp_path / "missing" / "items.npy")
-    with pytest.raises(StorageError, match=r"items\.npy cannot be used: .*No such file"):
+def test_a_missing_directory_or_file_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"items\.npy .*No such file"):
+        export_items(ListIndex(IndexSettings(BITS)), tmp_path / "missing" / "items.npy")
+    with pytest.raises(StorageError, match=r"items\.npy .*No such file"):
         read_codes(tmp_path / "items.npy", BITS)
 
 
@@ -174,14 +174,14 @@ def test_an_export_to_nowhere_is_a_storage_error(tmp_path: Path) -> None:
 
 
 def write_vectors(path: Path, rows: Any) -> None:
-    """An .fvecs or .bvecs file."""
+    """Write an .fvecs or .bvecs file."""
     with path.open("wb") as file:
         for row in rows:
             file.write(np.int32(len(row)).tobytes() + row.tobytes())
 
 
 def make_values() -> tuple[Any, Any]:
-    """Floating-point vectors, zeros of both signs and infinities among them, and their bits."""
+    """Return floating-point vectors, including zeros of both signs and infinities, and their bits."""
     values = np.random.default_rng(3).standard_normal((N, BITS))
     values[0, :5] = [0.0, -0.0, np.inf, -np.inf, 5e-324]
     return values, values > 0
@@ -189,10 +189,10 @@ def make_values() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("bit_order", ["little", "big"])
 @pytest.mark.parametrize("form", ["packed", "bool", "f2", "f4", "f8", ">f8", "fortran", "fvecs", "bvecs", "npz bool"])
-def test_codes_of_any_form(form: str, bit_order: BitOrder, tmp_path: Path) -> None:
+def test_codes_are_read_in_every_form(form: str, bit_order: BitOrder, tmp_path: Path) -> None:
     values, bits = make_values()
     if form in ("f2", "f4", "fvecs"):
-        values[0, 4] = 1.0  # too small for them
+        values[0, 4] = 1.0  # 5e-324 is too small for these types
     packed = np.packbits(bits, axis=1, bitorder=bit_order)
     path = tmp_path / "codes.npy"
     if form == "packed":
@@ -218,7 +218,7 @@ def test_codes_of_any_form(form: str, bit_order: BitOrder, tmp_path: Path) -> No
     assert all(piece.codes.dtype == np.uint8 and piece.payloads is None for piece in pieces)
 
 
-def test_reading_starts_at_any_row(tmp_path: Path) -> None:
+def test_reading_may_start_at_any_row(tmp_path: Path) -> None:
     payloads = [b"%d" % i for i in range(N)]
     ends = np.cumsum([len(p) for p in payloads]).astype(np.uint64)
     data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
@@ -234,59 +234,59 @@ def test_reading_starts_at_any_row(tmp_path: Path) -> None:
             assert [row for piece in pieces for row in piece.codes.tolist()] == codes()[start:].tolist()
             if name == "items.npz":
                 assert [kept for piece in pieces for kept in piece.payloads or []] == payloads[start:]
-            index = Elsewhere(IndexSettings(BITS))
+            index = ListIndex(IndexSettings(BITS))
             assert import_items(index, tmp_path / name, first_id=50, start=start) == N - start
             assert list(index.model.items) == ids[start:].tolist()
         for start in (-1, N + 1):
             with pytest.raises(InvalidArgumentError, match=rf"start = {start}; .*{name} has {N} rows"):
                 file.pieces(start)
-        with pytest.raises(InvalidArgumentError, match="size = 0; it must be 1 or more rows"):
+        with pytest.raises(InvalidArgumentError, match="size = 0;"):
             file.pieces(size=0)
 
 
-def test_ids_up_to_the_last_one(tmp_path: Path) -> None:
+def test_ids_may_reach_the_largest_one_but_not_exceed_it(tmp_path: Path) -> None:
     np.save(tmp_path / "codes.npy", codes(3))
     (piece,) = read_codes(tmp_path / "codes.npy", BITS, first_id=2**64 - 3).pieces()
     assert piece.ids.tolist() == [2**64 - 3, 2**64 - 2, 2**64 - 1]
     for first_id in (2**64 - 2, -1):
-        with pytest.raises(InvalidArgumentError, match=f"first id {first_id} for 3 items"):
+        with pytest.raises(InvalidArgumentError, match=f"first_id = {first_id} for 3 items"):
             read_codes(tmp_path / "codes.npy", BITS, first_id=first_id)
     np.save(ids_path(tmp_path / "codes.npy"), np.array([1, -2, 3]))
-    with pytest.raises(InvalidArgumentError, match="id -2 of row 1"):
+    with pytest.raises(InvalidArgumentError, match="id -2 in row 1"):
         list(read_codes(tmp_path / "codes.npy", BITS).pieces())
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- invalid files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["items", "items.csv", "items.NPY", "items.ids"])
 def test_another_suffix_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InvalidArgumentError, match=rf"{name} has the suffix .*; import from \.npz, \.npy, \.fvecs"):
+    with pytest.raises(InvalidArgumentError, match=rf"{name} .*suffix .*\.npz, \.npy, \.fvecs"):
         read_codes(tmp_path / name, BITS)
     for out in (name, "items.fvecs", "items.bvecs"):
-        with pytest.raises(InvalidArgumentError, match=rf"{out} has the suffix .*; export to \.npz or \.npy"):
-            export_items(Elsewhere(IndexSettings(BITS)), tmp_path / out)
+        with pytest.raises(InvalidArgumentError, match=rf"{out} .*suffix .*\.npz or \.npy"):
+            export_items(ListIndex(IndexSettings(BITS)), tmp_path / out)
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((3, 3), dtype=np.uint8), r"shape \[3, 3\]; 13 bits need \[n, 2\] packed bytes"),
-        (np.zeros((3, 13), dtype=np.uint8), r"shape \[3, 13\]; 13 bits need \[n, 2\] packed bytes"),
-        (np.zeros((3, 12), dtype=bool), r"shape \[3, 12\]; 13 bits need \[n, 13\] values"),
-        (np.zeros((3, 14), dtype=bool), r"shape \[3, 14\]; 13 bits need \[n, 13\] values"),
-        (np.zeros((3, 12)), r"shape \[3, 12\]; 13 bits need \[n, 13\] values"),
-        (np.zeros(13), r"shape \[13\]; 13 bits need \[n, 13\] values"),
-        (np.zeros(()), r"shape \[\]; 13 bits need \[n, 13\] values"),
-        (np.zeros((3, 2), dtype=np.int8), "holds int8; codes are packed uint8, bool, or floating-point"),
-        (np.zeros((3, 2), dtype=np.complex128), "holds complex128; codes are"),
-        (np.array(["text"]), "holds str128; codes are"),
+        (np.zeros((3, 3), dtype=np.uint8), r"shape \[3, 3\]; .*\[n, 2\] packed"),
+        (np.zeros((3, 13), dtype=np.uint8), r"shape \[3, 13\]; .*\[n, 2\] packed"),
+        (np.zeros((3, 12), dtype=bool), r"shape \[3, 12\]; .*\[n, 13\] values"),
+        (np.zeros((3, 14), dtype=bool), r"shape \[3, 14\]; .*\[n, 13\] values"),
+        (np.zeros((3, 12)), r"shape \[3, 12\]; .*\[n, 13\] values"),
+        (np.zeros(13), r"shape \[13\]; .*\[n, 13\] values"),
+        (np.zeros(()), r"shape \[\]; .*\[n, 13\] values"),
+        (np.zeros((3, 2), dtype=np.int8), "holds int8"),
+        (np.zeros((3, 2), dtype=np.complex128), "holds complex128"),
+        (np.array(["text"]), "holds str128"),
         (np.array([{}], dtype=object), "is not a file of codes: "),
     ],
 )
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_what_cannot_be_codes_is_refused(rows: Any, message: str, suffix: str, tmp_path: Path) -> None:
+def test_arrays_that_are_not_codes_are_refused(rows: Any, message: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"codes{suffix}"
     if suffix == ".npz":
         np.savez(path, codes=rows)
@@ -300,13 +300,13 @@ def test_what_cannot_be_codes_is_refused(rows: Any, message: str, suffix: str, t
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"ids": IDS}, "is not a file of codes: .*codes"),
-        ({"codes": codes(), "ids": IDS[1:]}, rf"has {N} codes but ids of shape \[{N - 1}\]"),
+        ({"ids": IDS}, "not a file .*: .*codes"),
+        ({"codes": codes(), "ids": IDS[1:]}, rf"{N} codes but ids .*\[{N - 1}\]"),
         ({"codes": codes(), "ids": IDS[None]}, "codes but ids of shape"),
-        ({"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64)}, "is not a file of codes: .*payload_data"),
+        ({"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64)}, "not a file .*: .*payload_data"),
         (
             {"codes": codes(), "payload_ends": np.zeros(3, dtype=np.uint64), "payload_data": np.zeros(3, np.uint8)},
-            rf"has {N} codes but payload_ends of shape \[3\]",
+            rf"{N} codes but payload_ends .*\[3\]",
         ),
         (
             {"codes": codes(), "payload_ends": np.zeros(N, dtype=np.uint64), "payload_data": np.zeros(3)},
@@ -315,26 +315,26 @@ def test_what_cannot_be_codes_is_refused(rows: Any, message: str, suffix: str, t
         *(
             (
                 {"codes": codes(3), "payload_ends": np.array(ends), "payload_data": np.zeros(9, dtype=np.uint8)},
-                "payloads that overlap or end after their 9 bytes",
+                "payloads .* 9 bytes",
             )
             for ends in ([-1, 2, 3], [3, 2, 9], [3, 6, 10])
         ),
     ],
 )
-def test_columns_that_do_not_belong_together_are_refused(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_columns_that_do_not_match_are_refused(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "items.npz", **columns)
     with pytest.raises(InvalidArgumentError, match=message):
         read_codes(tmp_path / "items.npz", BITS)
 
 
-def test_ids_beside_of_another_number_are_refused(tmp_path: Path) -> None:
+def test_a_file_of_ids_with_another_number_of_rows_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "codes.npy", codes())
     np.save(tmp_path / "codes.ids.npy", IDS[1:])
-    with pytest.raises(InvalidArgumentError, match=rf"has {N} codes but ids of shape \[{N - 1}\]"):
+    with pytest.raises(InvalidArgumentError, match=rf"{N} codes but ids .*\[{N - 1}\]"):
         read_codes(tmp_path / "codes.npy", BITS)
 
 
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "whole.npy", codes())
     np.savez(tmp_path / "whole.npz", codes=codes(), ids=IDS)
     write_vectors(tmp_path / "whole.fvecs", make_values()[0].astype(np.float32))
@@ -345,11 +345,11 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         for size in (0, 3, 10, len(raw) // 2 + 1, len(raw) - 1):
             short = tmp_path / f"short{whole.suffix}"
             short.write_bytes(raw[:size])
-            with pytest.raises(InvalidArgumentError, match=f"short{whole.suffix} is not a file of codes: "):
+            with pytest.raises(InvalidArgumentError, match=f"short{whole.suffix} is not a file"):
                 read_codes(short, BITS)
 
 
-def test_a_file_of_another_form_than_its_suffix_says_is_refused(tmp_path: Path) -> None:
+def test_a_file_whose_format_is_not_that_of_its_suffix_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "one.npz").open("wb") as file:
         np.save(file, codes())
     with (tmp_path / "several.npy").open("wb") as file:
@@ -361,10 +361,10 @@ def test_a_file_of_another_form_than_its_suffix_says_is_refused(tmp_path: Path) 
 
 def test_vectors_of_another_length_are_refused(tmp_path: Path) -> None:
     write_vectors(tmp_path / "a.fvecs", np.ones((3, 12), dtype=np.float32))
-    with pytest.raises(InvalidArgumentError, match=r"a\.fvecs has shape \[3, 12\]; 13 bits need \[n, 13\] values"):
+    with pytest.raises(InvalidArgumentError, match=r"a\.fvecs .*\[3, 12\]; .*\[n, 13\]"):
         read_codes(tmp_path / "a.fvecs", BITS)
     write_vectors(tmp_path / "a.bvecs", np.ones((3, 13), dtype=np.uint8))
-    with pytest.raises(InvalidArgumentError, match=r"rows of 13 bytes; \.bvecs .* packed codes only, of 2 bytes"):
+    with pytest.raises(InvalidArgumentError, match=r"rows of 13 bytes; .* 2 bytes"):
         read_codes(tmp_path / "a.bvecs", BITS)
     (tmp_path / "b.fvecs").write_bytes(np.array([-1, 7], dtype="<i4").tobytes())
     with pytest.raises(InvalidArgumentError, match="its first row has -1 components"):
@@ -376,25 +376,25 @@ def test_vectors_of_another_length_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.fvecs").write_bytes(raw)
     pieces = read_codes(tmp_path / "c.fvecs", BITS).pieces(size=5)
     assert len(next(pieces).ids) == 5
-    with pytest.raises(InvalidArgumentError, match=r"row 6 of .*c\.fvecs has 12 components, row 0 13"):
+    with pytest.raises(InvalidArgumentError, match=r"row 6 .*c\.fvecs .*12 components, .* 13"):
         next(pieces)
 
 
-def test_what_is_not_a_number_has_no_sign(tmp_path: Path) -> None:
+def test_a_nan_is_refused_because_it_has_no_sign(tmp_path: Path) -> None:
     values = make_values()[0]
     values[8, 3] = np.nan
     np.save(tmp_path / "values.npy", values)
     pieces = read_codes(tmp_path / "values.npy", BITS).pieces(size=5)
     next(pieces)
-    with pytest.raises(InvalidArgumentError, match=r"row 8 of .*values\.npy is not a number in column 3"):
+    with pytest.raises(InvalidArgumentError, match=r"row 8 .*values\.npy .*NaN .*column 3"):
         next(pieces)
 
 
 # -- progress --------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    index = Elsewhere(IndexSettings(BITS))
+def test_progress_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = ListIndex(IndexSettings(BITS))
     index.pieces = [Rows(IDS, codes(), None)]
     for progress in (None, False):
         export_items(index, tmp_path / "items.npy", progress=progress)
@@ -411,7 +411,7 @@ def test_progress_is_shown_when_asked_for(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_progress_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = Elsewhere(IndexSettings(BITS))
+    index = ListIndex(IndexSettings(BITS))
     index.pieces = [Rows(IDS, codes(), None)]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (24, 80))

@@ -1,4 +1,4 @@
-"""Indexes with an encoder: vectors in, answers out, on every store."""
+"""Indexes with an encoder: writing and searching vectors, on every store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_vectors(rows: int = 400, seed: int = 0) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("kind", ["sign", "lsh", "itq"])
 @pytest.mark.parametrize("bit_order", ["little", "big"])
-def test_vectors_are_searched_as_their_codes_would_be(place: Place, kind: Kind, bit_order: Any) -> None:
+def test_vectors_are_searched_by_their_codes(place: Place, kind: Kind, bit_order: Any) -> None:
     vectors, queries = make_vectors(), make_vectors(5, 1)
     with place.open() as db:
         docs = db.create_index("docs", bits=BITS, encoder=kind, dim=DIM, train=vectors, bit_order=bit_order)
@@ -68,7 +68,7 @@ def test_vectors_are_searched_as_their_codes_would_be(place: Place, kind: Kind, 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "uint8"])
-def test_vectors_of_every_type_are_taken(dtype: str) -> None:
+def test_vectors_of_every_type_are_accepted(dtype: str) -> None:
     vectors = np.abs(make_vectors() * 20).astype(dtype)
     with whamming.open() as db:
         docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
@@ -78,12 +78,12 @@ def test_vectors_of_every_type_are_taken(dtype: str) -> None:
         assert next(docs.search(vector=vectors[9], costs="symmetric", k=1)).distance == 0
 
 
-# -- the encoder's life ------------------------------------------------------------------------------------------------
+# -- keeping the encoder -----------------------------------------------------------------------------------------------
 
 
-def test_the_encoder_outlives_the_process(lasting: Place) -> None:
+def test_the_encoder_is_loaded_when_the_index_is_reopened(persistent: Place) -> None:
     vectors = make_vectors()
-    with lasting.open() as db:
+    with persistent.open() as db:
         docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
         db.create_index("plain", bits=8)
         docs.upsert(np.arange(400), vectors=vectors)
@@ -91,7 +91,7 @@ def test_the_encoder_outlives_the_process(lasting: Place) -> None:
         made = docs.encoder
     assert made is not None
     for mode in ("w", "r"):
-        with whamming.open(lasting.directory / "db", mode=mode) as db:
+        with whamming.open(persistent.directory / "db", mode=mode) as db:
             docs = db.index("docs")
             assert docs.encoder is not None
             assert docs.encoder.to_bytes() == made.to_bytes()
@@ -100,7 +100,7 @@ def test_the_encoder_outlives_the_process(lasting: Place) -> None:
             assert db.index("plain").encoder is None
 
 
-def test_an_encoder_goes_from_index_to_index(place: Place, tmp_path: Path) -> None:
+def test_an_encoder_can_be_used_for_another_index(place: Place, tmp_path: Path) -> None:
     vectors = make_vectors()
     with place.open() as db:
         one = db.create_index("one", encoder="itq", bits=BITS, train=vectors)
@@ -116,7 +116,7 @@ def test_an_encoder_goes_from_index_to_index(place: Place, tmp_path: Path) -> No
         assert next(other.search(vector=vectors[1], costs="symmetric")).id == 2
 
 
-def test_backups_have_the_encoder(place: Place, tmp_path: Path) -> None:
+def test_backups_include_the_encoder(place: Place, tmp_path: Path) -> None:
     vectors = make_vectors()
     with place.open() as db:
         docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors, keep_vectors="int8")
@@ -135,14 +135,14 @@ def test_backups_have_the_encoder(place: Place, tmp_path: Path) -> None:
             docs.upsert([1000], vectors=vectors[:1])
 
 
-def test_a_damaged_or_missing_encoder_is_noticed(lasting: Place, tmp_path: Path) -> None:
+def test_a_damaged_or_missing_encoder_is_detected(persistent: Place, tmp_path: Path) -> None:
     vectors = make_vectors()
-    with lasting.open() as db:
+    with persistent.open() as db:
         db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
         db.create_index("other", encoder="lsh", bits=BITS, train=vectors)
         plain = db.create_index("plain", bits=8)
         before = db.index("docs").verify()
-        path = lasting.directory / "db" / "docs" / stored_index.ENCODER_FILE
+        path = persistent.directory / "db" / "docs" / stored_index.ENCODER_FILE
         good = path.read_bytes()
         assert before.ok
         assert before.bytes_checked >= len(good)
@@ -158,27 +158,27 @@ def test_a_damaged_or_missing_encoder_is_noticed(lasting: Place, tmp_path: Path)
         shutil.copy(path, tmp_path / "copy" / "docs" / stored_index.ENCODER_FILE)
     with pytest.raises(whamming.StorageError, match=r"docs.* is damaged"):
         whamming.restore(tmp_path / "copy", tmp_path / "restored")
-    with lasting.open() as db:
-        with pytest.raises(CorruptStoreError, match=r"checksum .* restore a backup"):
+    with persistent.open() as db:
+        with pytest.raises(CorruptStoreError, match="checksum"):
             db.index("docs")
         path.unlink()
-        with pytest.raises(CorruptStoreError, match=r"encoder is missing, .* restore a backup"):
+        with pytest.raises(CorruptStoreError, match="encoder is missing"):
             db.index("docs")
         shutil.copy(path.parents[1] / "other" / stored_index.ENCODER_FILE, path)
-        with pytest.raises(CorruptStoreError, match=r"is the encoder \w+, not \w+, which the index was made with"):
+        with pytest.raises(CorruptStoreError, match=r"fingerprint \w+, .* encoder \w+;"):
             db.index("docs")
         assert plain.name in db.list_indexes()
         path.write_bytes(good)
         assert db.index("docs").encoder is not None
 
 
-def test_half_an_index_is_never_there(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that cannot be written leaves no index; nor does a crash before the index has its name."""
+def test_an_incomplete_index_is_never_visible(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the encoder cannot be written, there is no index. The same holds for a crash before the index is renamed."""
     vectors = make_vectors()
     with disk.open() as db:
 
         def full(self: Encoder, path: Path) -> None:
-            raise StorageFullError("no room")
+            raise StorageFullError("no space")
 
         with monkeypatch.context() as patch:
             patch.setattr(Encoder, "save", full)
@@ -189,7 +189,7 @@ def test_half_an_index_is_never_there(disk: Place, monkeypatch: pytest.MonkeyPat
         db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
 
 
-def test_an_older_version_refuses_an_index_with_an_encoder() -> None:
+def test_unknown_settings_are_refused() -> None:
     values = IndexSettings(8, dim=3, encoder="x").to_json()
     with pytest.raises(InvalidArgumentError, match="unknown index settings: mode"):
         IndexSettings.from_json(values | {"mode": 1})
@@ -198,7 +198,7 @@ def test_an_older_version_refuses_an_index_with_an_encoder() -> None:
 # -- creating ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_index_that_exists_is_not_fitted_again(place: Place) -> None:
+def test_an_existing_index_is_not_fitted_again(place: Place) -> None:
     vectors, others = make_vectors(), make_vectors(seed=9)
     with place.open() as db:
         made = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
@@ -213,7 +213,7 @@ def test_an_index_that_exists_is_not_fitted_again(place: Place) -> None:
             {"encoder": "itq", "bits": BITS, "keep_vectors": "int8"},
             {"bits": BITS},
         ):
-            with pytest.raises(AlreadyExistsError, match="there is an index 'docs' already"):
+            with pytest.raises(AlreadyExistsError, match="'docs' already exists"):
                 db.create_index("docs", exist_ok=True, **different)
         with pytest.raises(AlreadyExistsError):
             db.create_index("docs", encoder=made.encoder)
@@ -222,38 +222,38 @@ def test_an_index_that_exists_is_not_fitted_again(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "bits is missing; say how long codes are"),
-        ({"bits": 8, "dim": DIM}, "dim, train or centre without an encoder; say which"),
-        ({"bits": 8, "train": make_vectors()}, "dim, train or centre without an encoder"),
-        ({"bits": 8, "encoder": "pca", "dim": DIM}, "encoder = 'pca'; choose one of"),
+        ({}, "bits is missing"),
+        ({"bits": 8, "dim": DIM}, "dim, train or centre .*encoder"),
+        ({"bits": 8, "train": make_vectors()}, "dim, train or centre .*encoder"),
+        ({"bits": 8, "encoder": "pca", "dim": DIM}, "encoder = 'pca'"),
         ({"bits": 8, "encoder": "itq", "dim": DIM}, "encoder = 'itq' without a sample"),
-        ({"bits": 8, "encoder": "itq", "dim": 3, "train": make_vectors()}, "dim = 3, but the sample's .* have 24"),
-        ({"encoder": fit("sign", dim=3), "bits": 4}, "bits = 4, dim = None with Encoder.*; leave them out"),
-        ({"encoder": fit("sign", dim=3), "dim": 4}, "bits = None, dim = 4 with Encoder"),
-        ({"encoder": fit("sign", dim=3), "train": make_vectors()}, "which is fitted already"),
-        ({"bits": 8, "keep_vectors": "int8"}, "keep_vectors = 'int8' without an encoder"),
+        ({"bits": 8, "encoder": "itq", "dim": 3, "train": make_vectors()}, "dim = 3, but .* 24"),
+        ({"encoder": fit("sign", dim=3), "bits": 4}, "bits = 4, dim = None .*Encoder"),
+        ({"encoder": fit("sign", dim=3), "dim": 4}, "bits = None, dim = 4 .*Encoder"),
+        ({"encoder": fit("sign", dim=3), "train": make_vectors()}, "train or centre with Encoder"),
+        ({"bits": 8, "keep_vectors": "int8"}, "keep_vectors = 'int8' .*encoder"),
         ({"encoder": "sign", "dim": 8, "metric": "cosine"}, "metric = 'cosine' without keep_vectors"),
-        ({"encoder": "sign", "dim": 8, "keep_vectors": "float64"}, "keep_vectors = 'float64'; choose"),
+        ({"encoder": "sign", "dim": 8, "keep_vectors": "float64"}, "keep_vectors = 'float64'"),
     ],
 )
-def test_what_cannot_be_created_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with whamming.open() as db:
         with pytest.raises(InvalidArgumentError, match=message):
             db.create_index("docs", **arguments)
         assert db.list_indexes() == []
 
 
-def test_sign_bits_need_nothing_but_the_dimension() -> None:
+def test_sign_needs_only_the_dimension() -> None:
     with whamming.open() as db:
         docs = db.create_index("docs", encoder="sign", dim=3)
         docs.upsert([1, 2], vectors=[[1.0, 2.0, -3.0], [-1.0, -2.0, 3.0]])
         assert [hit.id for hit in docs.search(vector=[5.0, 0.0, 0.0])] == [1, 2]
 
 
-# -- refusing ----------------------------------------------------------------------------------------------------------
+# -- invalid vectors ---------------------------------------------------------------------------------------------------
 
 
-def test_vectors_need_an_encoder_and_must_fit_it() -> None:
+def test_vectors_need_an_encoder_and_must_match_it() -> None:
     vectors = make_vectors()
     with whamming.open() as db:
         plain = db.create_index("plain", bits=8)
@@ -262,26 +262,24 @@ def test_vectors_need_an_encoder_and_must_fit_it() -> None:
             lambda: plain.search(vector=vectors[0]),
             lambda: plain.search_batch(vectors=vectors),
         ):
-            with pytest.raises(
-                InvalidArgumentError, match="the index 'plain' has no encoder; give codes, or create it"
-            ):
+            with pytest.raises(InvalidArgumentError, match="the index 'plain' has no encoder"):
                 call()
         docs = db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
         codes = np.zeros((1, 3), dtype=np.uint8)
         other: Any = "l2"
         refused: list[tuple[Any, str]] = [
-            (lambda: docs.upsert([1], vectors=vectors[:1, :5]), "have 5 components, the encoder takes 24"),
+            (lambda: docs.upsert([1], vectors=vectors[:1, :5]), "have 5 components, .* takes 24"),
             (lambda: docs.upsert([1, 2], vectors=vectors[:1]), "2 ids but 1 codes"),
             (lambda: docs.upsert([1], vectors=np.full((1, DIM), np.nan)), "row 0, column 0 is nan"),
-            (lambda: docs.upsert([1], codes, vectors=vectors[:1]), "both codes and vectors; give one of them"),
-            (lambda: docs.upsert([1]), "items without codes; give codes, or vectors"),
-            (lambda: docs.search(vector=vectors[:2]), "search takes one query, these are 2"),
-            (lambda: docs.search(codes[0], vector=vectors[0]), "a vector beside a code or a cost table"),
-            (lambda: docs.search(table=np.ones((BITS, 2)), vector=vectors[0]), "a vector beside a code"),
+            (lambda: docs.upsert([1], codes, vectors=vectors[:1]), "both codes and vectors"),
+            (lambda: docs.upsert([1]), "items without codes"),
+            (lambda: docs.search(vector=vectors[:2]), "one query, not 2"),
+            (lambda: docs.search(codes[0], vector=vectors[0]), "a vector together with a code"),
+            (lambda: docs.search(table=np.ones((BITS, 2)), vector=vectors[0]), "a vector together with a code"),
             (lambda: docs.search(codes[0], costs="inner"), "costs = 'inner' without a vector"),
             (lambda: docs.search(vector=vectors[0], weights=np.ones(BITS)), "costs = 'asymmetric' with weights"),
-            (lambda: docs.search(vector=vectors[0], costs=other), "costs = 'l2'; choose one of"),
-            (lambda: docs.search(), "give a query code"),
+            (lambda: docs.search(vector=vectors[0], costs=other), "costs = 'l2'"),
+            (lambda: docs.search(), "no query"),
         ]
         for call, message in refused:
             with pytest.raises(InvalidArgumentError, match=message):
@@ -293,7 +291,7 @@ def test_vectors_need_an_encoder_and_must_fit_it() -> None:
 
 
 @pytest.mark.parametrize("kept", ["float16", "int8"])
-def test_kept_vectors_stay_out_of_sight(place: Place, kept: KeptVectors, tmp_path: Path) -> None:
+def test_kept_vectors_do_not_affect_payloads_and_exports(place: Place, kept: KeptVectors, tmp_path: Path) -> None:
     vectors = make_vectors()
     payloads = [b"%d" % i if i % 3 else b"" for i in range(400)]
     with place.open() as db:
@@ -338,11 +336,11 @@ def test_kept_vectors_stay_out_of_sight(place: Place, kept: KeptVectors, tmp_pat
         plain = db.create_index("plain", bits=BITS)
         assert import_items(plain, target, progress=False) == 398
         assert plain.get([1]).payloads == [b"1"]
-        with pytest.raises(InvalidArgumentError, match=r"codes for an index that keeps vectors \(keep_vectors = "):
+        with pytest.raises(InvalidArgumentError, match=r"codes .*\(keep_vectors = "):
             import_items(docs, target, progress=False)
 
 
-def test_codes_are_made_of_vectors_as_they_are_kept() -> None:
+def test_codes_are_computed_from_vectors_as_they_are_kept() -> None:
     vectors = make_vectors() * 0.001
     with whamming.open() as db:
         docs = db.create_index("docs", encoder="sign", dim=DIM, keep_vectors="int8")
@@ -351,23 +349,23 @@ def test_codes_are_made_of_vectors_as_they_are_kept() -> None:
         items = docs.get(np.arange(400))
         assert items.vectors is not None
         assert np.array_equal(items.codes, docs.encoder.encode(items.vectors))
-        assert not np.array_equal(items.codes, docs.encoder.encode(vectors))  # of the smallest, int8 has lost the sign
+        assert not np.array_equal(items.codes, docs.encoder.encode(vectors))  # int8 loses the smallest signs
 
 
-def test_kept_vectors_survive_reopening(lasting: Place) -> None:
+def test_kept_vectors_survive_reopening(persistent: Place) -> None:
     vectors = make_vectors()
-    with lasting.open() as db:
+    with persistent.open() as db:
         docs = db.create_index("docs", encoder="lsh", bits=BITS, train=vectors, keep_vectors="float16")
         docs.upsert(np.arange(400), vectors=vectors)
         expected = docs.search_batch(vectors=vectors[:3], k=5, rerank="exact")
-    with whamming.open(lasting.directory / "db", mode="r") as db:
+    with whamming.open(persistent.directory / "db", mode="r") as db:
         again = db.index("docs").search_batch(vectors=vectors[:3], k=5, rerank="exact")
     assert again.ids.tolist() == expected.ids.tolist()
 
 
-def test_a_file_that_is_no_encoder_is_told_from_a_damaged_one(disk: Place) -> None:
+def test_a_file_that_is_not_an_encoder_is_not_reported_as_damaged(disk: Place) -> None:
     with disk.open() as db:
         db.create_index("docs", encoder="sign", dim=4)
     (disk.directory / "db" / "docs" / stored_index.ENCODER_FILE).write_text("something else entirely")
-    with disk.open() as db, pytest.raises(FormatError, match="no encoder"):
+    with disk.open() as db, pytest.raises(FormatError, match="not an encoder"):
         db.index("docs")

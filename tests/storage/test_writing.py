@@ -1,4 +1,4 @@
-"""What is written is found, whatever its form; a batch is taken as a whole or not at all."""
+"""Written items are found, in any form; a batch is applied as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whamming.native import Buckets, Tables
 from whamming.storage import BitOrder, Durability, Payloads, WriteBatch
 
 
-def test_what_is_written_is_found(place: Place) -> None:
+def test_written_items_are_found(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database)
         twin.check()
@@ -37,7 +37,7 @@ def test_what_is_written_is_found(place: Place) -> None:
         twin.check()
 
 
-def test_every_layer_is_found(twin: Twin) -> None:
+def test_items_in_every_layer_are_found(twin: Twin) -> None:
     twin.check()
     twin.index.seal()
     twin.check()
@@ -45,12 +45,12 @@ def test_every_layer_is_found(twin: Twin) -> None:
     twin.check()
 
 
-def test_the_least_and_the_greatest_id(place: Place) -> None:
+def test_the_smallest_and_the_largest_id(place: Place) -> None:
     with place.open() as database:
         twin = Twin.create(database)
-        twin.upsert([0, 2**64 - 1], random_codes(2, 13), [b"least", b"greatest"])
+        twin.upsert([0, 2**64 - 1], random_codes(2, 13), [b"smallest", b"largest"])
         twin.check()
-        assert twin.index.get([2**64 - 1, 0]).payloads == [b"greatest", b"least"]
+        assert twin.index.get([2**64 - 1, 0]).payloads == [b"largest", b"smallest"]
         twin.index.seal()
         twin.upsert(np.array([2**64 - 1, 0], dtype=np.uint64), random_codes(2, 13, seed=1))
         twin.check()
@@ -80,7 +80,7 @@ def test_an_empty_batch_does_nothing(twin: Twin) -> None:
     twin.check()
 
 
-def test_of_an_id_that_repeats_the_last_item_counts(twin: Twin) -> None:
+def test_the_last_item_of_a_repeated_id_wins(twin: Twin) -> None:
     codes = random_codes(6, 13, seed=9)
     twin.upsert([70, 71, 70, 1, 70, 1], codes, [b"a", b"b", b"c", b"d", None, b"f"])
     twin.check()
@@ -95,7 +95,7 @@ def test_a_batch_deletes_first_and_then_upserts(twin: Twin) -> None:
     twin.check()
 
 
-def test_no_payload_is_an_empty_payload(twin: Twin) -> None:
+def test_none_and_an_empty_payload_are_the_same(twin: Twin) -> None:
     codes = random_codes(4, 13, seed=9)
     twin.upsert([1, 2, 3, 4], codes, [b"x", b"", None, b"y" * 65_536])
     twin.check()
@@ -107,31 +107,31 @@ def test_no_payload_is_an_empty_payload(twin: Twin) -> None:
 
 
 BAD_BATCHES: dict[str, tuple[Any, Any, Any, str]] = {
-    "negative id": ([1, -7, 2], 3, None, r"id -7 of row 1; ids are 0 to 18446744073709551615"),
-    "id beyond": ([1, 2, 2**64], 3, None, r"id 18446744073709551616 of row 2; ids are 0 to 18446744073709551615"),
-    "negative beside huge": ([2**64 - 1, 2, -1], 3, None, "id -1 of row 2"),
-    "fraction": ([0.5, 1, 2], 3, None, "dtype float64; they must be integers"),
-    "floats": (np.array([1.0, 2.0, 3.0]), 3, None, "dtype float64; they must be integers"),
+    "negative id": ([1, -7, 2], 3, None, r"id -7 .*row 1; .*18446744073709551615"),
+    "id beyond": ([1, 2, 2**64], 3, None, r"id 18446744073709551616 .*row 2; .*18446744073709551615"),
+    "negative beside huge": ([2**64 - 1, 2, -1], 3, None, "id -1 in row 2"),
+    "fraction": ([0.5, 1, 2], 3, None, "dtype float64; .*integers"),
+    "floats": (np.array([1.0, 2.0, 3.0]), 3, None, "dtype float64; .*integers"),
     "text": (["a", "b", "c"], 3, None, "they must be integers"),
     "booleans": ([True, False, True], 3, None, "dtype bool; they must be integers"),
     "matrix of ids": ([[1, 2, 3]], 3, None, r"shape \(1, 3\)"),
     "one id": (1, 1, None, r"shape \(\); they must be a list"),
     "more ids": ([1, 2, 3, 4], 3, None, "4 ids but 3 codes"),
     "more codes": ([1, 2], 3, None, "2 ids but 3 codes"),
-    "no codes": ([1, 2], None, None, "items without codes; give codes, or vectors"),
-    "narrow": ([1, 2], np.zeros((2, 1), dtype=np.uint8), None, r"shape \(2, 1\); 13 bits need \[n, 2\]"),
-    "wide": ([1, 2], np.zeros((2, 3), dtype=np.uint8), None, r"shape \(2, 3\); 13 bits need \[n, 2\]"),
-    "flat": ([1, 2], np.zeros(4, dtype=np.uint8), None, r"shape \(4,\); 13 bits need \[n, 2\]"),
+    "no codes": ([1, 2], None, None, "items without codes"),
+    "narrow": ([1, 2], np.zeros((2, 1), dtype=np.uint8), None, r"shape \(2, 1\); .*\[n, 2\]"),
+    "wide": ([1, 2], np.zeros((2, 3), dtype=np.uint8), None, r"shape \(2, 3\); .*\[n, 2\]"),
+    "flat": ([1, 2], np.zeros(4, dtype=np.uint8), None, r"shape \(4,\); .*\[n, 2\]"),
     "signed": ([1, 2], np.zeros((2, 2), dtype=np.int8), None, "dtype int8, not uint8"),
     "unpacked": ([1, 2], np.zeros((2, 13), dtype=bool), None, "dtype bool, not uint8"),
-    "long payload": ([1, 2, 3], 3, [b"", None, b"x" * 65_537], "row 2 has 65537 bytes; at most 65536"),
-    "text payload": ([1, 2, 3], 3, [b"", "x", b""], "row 1 is a str; it must be bytes"),
+    "long payload": ([1, 2, 3], 3, [b"", None, b"x" * 65_537], "row 2 has 65537 bytes; .*65536"),
+    "text payload": ([1, 2, 3], 3, [b"", "x", b""], "row 1 .*str; .*bytes"),
     "few payloads": ([1, 2, 3], 3, [b"x"], "1 payloads for 3 items"),
 }
 
 
 @pytest.mark.parametrize("what", BAD_BATCHES)
-def test_a_batch_with_a_bad_row_is_refused_as_a_whole(what: str, twin: Twin) -> None:
+def test_a_batch_with_an_invalid_row_is_refused_as_a_whole(what: str, twin: Twin) -> None:
     ids, codes, payloads, message = BAD_BATCHES[what]
     before = twin.index.stats()
     if isinstance(codes, int):
@@ -142,9 +142,9 @@ def test_a_batch_with_a_bad_row_is_refused_as_a_whole(what: str, twin: Twin) -> 
     twin.check()
 
 
-def test_bad_deletes_and_lookups_are_refused(twin: Twin) -> None:
+def test_invalid_deletes_and_lookups_are_refused(twin: Twin) -> None:
     for refuse in (twin.index.delete, twin.index.get):
-        with pytest.raises(InvalidArgumentError, match="id -1 of row 2"):
+        with pytest.raises(InvalidArgumentError, match="id -1 in row 2"):
             refuse([1, 2, -1])
         with pytest.raises(InvalidArgumentError, match="dtype float64"):
             refuse([1.0])
@@ -153,7 +153,7 @@ def test_bad_deletes_and_lookups_are_refused(twin: Twin) -> None:
     twin.check()
 
 
-def test_what_the_caller_does_to_its_arrays_later_changes_nothing(twin: Twin) -> None:
+def test_changing_the_callers_arrays_later_has_no_effect(twin: Twin) -> None:
     ids, codes = np.arange(60, 70, dtype=np.uint64), random_codes(10, 13, seed=3)
     twin.upsert(ids, codes)
     ids[:], codes[:] = 0, 0
@@ -163,7 +163,7 @@ def test_what_the_caller_does_to_its_arrays_later_changes_nothing(twin: Twin) ->
     twin.check()
 
 
-def test_delete_tells_how_many_of_the_ids_existed(twin: Twin) -> None:
+def test_delete_returns_how_many_of_the_ids_existed(twin: Twin) -> None:
     count = len(twin.model)
     present = [int(i) for i in list(twin.model.items)[:5]]
     assert twin.index.delete([*present, *present, 7777, 8888]) == 5
@@ -172,7 +172,7 @@ def test_delete_tells_how_many_of_the_ids_existed(twin: Twin) -> None:
     assert len(twin.index) == count - 5
 
 
-def test_payloads_may_come_as_columns(twin: Twin) -> None:
+def test_payloads_may_be_a_column(twin: Twin) -> None:
     ids, codes = range(300, 303), random_codes(3, 13)
     twin.index.upsert(ids, codes, Payloads.from_lengths([2, 0, 3], b"xxyyy"))
     twin.model.upsert(ids, codes, [b"xx", b"", b"yyy"])
@@ -180,7 +180,7 @@ def test_payloads_may_come_as_columns(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "async"])
-def test_a_batch_that_no_record_holds_is_refused_and_keeps_no_other_back(
+def test_a_batch_too_large_for_a_record_is_refused_and_blocks_no_other(
     disk: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whamming.storage.files.lmdb_journal.LARGEST_VALUE", 1000)
@@ -189,11 +189,9 @@ def test_a_batch_that_no_record_holds_is_refused_and_keeps_no_other_back(
         twin.upsert(range(50), random_codes(50, 13), durability=durability)  # 48 + 50 x 10 bytes
         fits: list[bytes | None] = [b"x" * 808, *[None] * 7]  # 48 + 8 x 18 + 808
         twin.upsert(range(8), random_codes(8, 13), fits, durability=durability)
-        with pytest.raises(
-            InvalidArgumentError, match="a batch of 8 changes takes 1001 bytes; at most 1000 are written"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"8 changes takes 1001 bytes; .*1000"):
             twin.index.upsert(range(8), random_codes(8, 13), [b"x" * 809, *fits[1:]], durability=durability)
-        with pytest.raises(InvalidArgumentError, match="a batch of 120 changes takes 1008 bytes"):
+        with pytest.raises(InvalidArgumentError, match="120 changes takes 1008 bytes"):
             twin.index.delete(range(120), durability=durability)
         twin.upsert([3], random_codes(1, 13, 5), durability=durability)
         twin.index.flush()
@@ -205,7 +203,7 @@ def test_a_batch_that_no_record_holds_is_refused_and_keeps_no_other_back(
 
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("bits", [1, 7, 8, 13, 64, 100])
-def test_weights_go_by_bit_number_whatever_the_bit_order(place: Place, bits: int, order: BitOrder) -> None:
+def test_weights_are_in_order_of_bit_numbers_in_either_bit_order(place: Place, bits: int, order: BitOrder) -> None:
     rng = np.random.default_rng(bits)
     plain = rng.integers(0, 2, (40, bits), dtype=np.uint8)
     codes = np.packbits(plain, axis=1, bitorder=order)

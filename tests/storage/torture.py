@@ -1,11 +1,11 @@
-"""Kill a writer a thousand times and see what is left.
+"""Kills a writer a thousand times, and checks what is left.
 
     python -m tests.storage.torture --cycles 1000 --rows 1000000 --seed 0
 
 Each cycle starts a process that writes (``writing_process``), kills it at a random moment or at a named point of
-storage, opens the database as the next writer would, and compares it with a model: of each of the writer's threads, all
-operations that had returned must be there, the one under way wholly or not at all, and none without those before it.
-Another process reads all the while (``reading_process``).
+storage, opens the database as the next writer would, and compares it with a model. For each thread of the writer, all
+operations that had returned must be there. The one that was running must be complete or absent, and no operation may be
+there without those before it. Meanwhile another process reads (``reading_process``).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ SEGMENT_POINTS = (
     "installed",
 )
 POINTS = (*COMMIT_POINTS, *SEGMENT_POINTS)
-"""Where storage lets itself be killed: see :func:`points_in_storage`."""
+"""The points at which storage can be killed: see :func:`points_in_storage`."""
 
 SLOWEST_REOPEN = 2.0
-"""Seconds."""
+"""Seconds that reopening may take."""
 _STUCK = 60.0
-"""Seconds after which a writer that has not reached its point has not made progress."""
+"""Seconds within which a writer must reach its point."""
 _AT_ONCE = 100_000
 
 _processes = multiprocessing.get_context("forkserver")
@@ -65,26 +65,27 @@ _processes = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Kill:
-    """How a writer dies: at the n-th pass of a point, or after so many seconds."""
+    """How a writer dies: at the n-th pass of a point, or after some seconds."""
 
     point: str | None
     passes: int = 1
     seconds: float = 0.0
     compacts: bool = False
-    """The writer merges everything, at about its sixth operation."""
+    """Whether the writer merges everything, at about its sixth operation."""
 
 
 @dataclass
 class Summary:
-    """What a run has seen."""
+    """The results of a run."""
 
     rows: int
     kills: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     """Writes that had returned, or whose flush had."""
-    under_way: int = 0
-    """Writes that had not, at the kill; of them:"""
+    unfinished: int = 0
+    """Writes that had not returned when the writer was killed."""
     survived: int = 0
+    """How many of these are in the database."""
     lost: int = 0
     corrupt_opens: int = 0
     slowest_reopen: float = 0.0
@@ -99,13 +100,13 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
+        """Whether there were no problems."""
         return not self.problems
 
     def __str__(self) -> str:
         lines = [
             f"cycles           {sum(self.kills.values()):,} over {self.rows:,} codes, in {self.seconds:.0f} s",
-            f"acknowledged     {self.acknowledged:,} writes; {self.under_way:,} under way, {self.survived:,} survived",
+            f"acknowledged     {self.acknowledged:,} writes; {self.unfinished:,} unfinished ({self.survived:,} kept)",
             f"lost             {self.lost:,}",
             f"corrupt opens    {self.corrupt_opens:,}",
             f"slowest reopen   {1000 * self.slowest_reopen:.0f} ms",
@@ -124,7 +125,7 @@ class Summary:
 
 
 def points_in_storage() -> set[str]:
-    """Return the names of all points that the source of storage passes, ``stored <array>`` spelt out."""
+    """Return the names of all points in the source of storage, with ``stored <array>`` for each array."""
     names: set[str] = set()
     for file in Path(segmented.__file__).parents[1].rglob("*.py"):
         for name in re.findall(r'\bpoint\(f?"([^"]+)"\)', file.read_text(encoding="utf-8")):
@@ -133,7 +134,7 @@ def points_in_storage() -> set[str]:
 
 
 def random_kills(cycles: int, seed: int) -> Iterator[Kill]:
-    """Return every point in turn, and a kill from outside after each two."""
+    """Yield kills at random points, and every third one from outside."""
     rng = np.random.default_rng([seed, 2**32 - 2])
     for cycle in range(cycles):
         compacts = bool(rng.random() < 0.05)
@@ -146,10 +147,10 @@ def random_kills(cycles: int, seed: int) -> Iterator[Kill]:
 
 
 class Torture:
-    """A database under torture, and the model of what it must contain."""
+    """A database whose writers are killed, and a model of what it must contain."""
 
     def __init__(self, path: Path, rows: int, seed: int) -> None:
-        """Make the database, with so many codes."""
+        """Create the database, with ``rows`` codes."""
         self._path = path
         self._seed = seed
         self._model = np.zeros(rows + rows // 4, dtype=np.uint64)
@@ -165,7 +166,7 @@ class Torture:
         self._model[:rows] = 1
 
     def run(self, kills: Iterable[Kill], *, verify_every: int = 50, aloud: bool = False) -> Summary:
-        """Go through some cycles, with a reader beside; stops where a promise is broken."""
+        """Go through some cycles while a reader runs. Stops when a guarantee is violated."""
         started = time.perf_counter()
         _processes.set_forkserver_preload(["tests.storage.reading_process"])
         control, far_end = _processes.Pipe()
@@ -201,13 +202,13 @@ class Torture:
             problem = report.problem
         except (EOFError, OSError):
             reader.join()
-            problem = f"it has died with {reader.exitcode}"
+            problem = f"it died with exit code {reader.exitcode}"
         reader.join()
         if problem:
             self.summary.problems.append(f"the reader: {problem}")
 
     def _go_through(self, kill: Kill, *, verify: bool) -> None:
-        """Start a writer, kill it, and compare what is left with the model."""
+        """Start a writer, kill it, and compare the database with the model."""
         job = Job(
             path=str(self._path),
             seed=self._seed,
@@ -231,7 +232,7 @@ class Torture:
             wrong = others[versions_in(index.get(others)) != self._model[others]]
             if len(wrong):
                 self.summary.lost += len(wrong)
-                raise BrokenPromiseError(f"ids {some(wrong)} have changed, though nobody has written them")
+                raise BrokenPromiseError(f"ids {some(wrong)} have changed, but were not written")
             if count != np.count_nonzero(self._model):
                 raise BrokenPromiseError(f"{count} items; should be {np.count_nonzero(self._model)}")
             if verify:
@@ -240,9 +241,9 @@ class Torture:
             self.summary.file_bytes, self.summary.used_bytes = stats.disk_bytes, stats.used_bytes
 
     def _check_lane(self, index: StoredIndex, operations: list[Operation]) -> None:
-        """Find out how many of a lane's operations the index contains, and bring the model there.
+        """Find out how many of a lane's operations the index contains, and update the model.
 
-        The last one of them had not returned.
+        The last operation of the list had not returned.
         """
         safe = max((n for n, one in enumerate(operations[:-1], 1) if one.makes_durable), default=0)
         touched = np.unique(np.concatenate([ids for one in operations for ids in (one.upserts, one.deletes)]))
@@ -261,14 +262,14 @@ class Torture:
                 matches.append(number)
         writes = [one.kind == "write" for one in operations]
         self.summary.acknowledged += sum(writes[:safe])
-        self.summary.under_way += sum(writes[safe:])
+        self.summary.unfinished += sum(writes[safe:])
         if not matches and not (safe == 0 and not wrong_when_safe):
             later = {id_ for one in operations[safe:] for id_, _ in one.effects()}
             lost = sorted(wrong_when_safe - later)
             self.summary.lost += len(lost)
             raise BrokenPromiseError(
-                f"no prefix of {safe} to {len(operations)} operations explains what is there; lost are ids "
-                f"{some(lost) or 'none'}, and {len(wrong_when_safe) - len(lost)} more are not as they should be"
+                f"no prefix of {safe} to {len(operations)} operations explains the contents; lost ids: "
+                f"{some(lost) or 'none'}; {len(wrong_when_safe) - len(lost)} more ids are wrong"
             )
         there = matches[-1] if matches else 0
         self.summary.survived += sum(writes[safe:there])
@@ -277,19 +278,19 @@ class Torture:
                 self._model[id_] = version
 
     def _verify(self, index: StoredIndex) -> None:
-        """Check every byte and every item."""
+        """Verify every byte and compare every item."""
         self.summary.verified += 1
         report = index.verify()
         if not report.ok:
-            raise BrokenPromiseError(f"verify() says: {report.problems[0]}, and {len(report.problems) - 1} more")
+            raise BrokenPromiseError(f"verify() found {len(report.problems)} problems, first: {report.problems[0]}")
         wrong = np.flatnonzero(all_versions(index.snapshot(), len(self._model)) != self._model)
         if len(wrong):
             self.summary.lost += len(wrong)
-            raise BrokenPromiseError(f"{len(wrong)} ids are not what they should be: {some(wrong)}")
+            raise BrokenPromiseError(f"{len(wrong)} ids are wrong: {some(wrong)}")
 
 
 def _run_and_kill(job: Job, seconds: float) -> list[int]:
-    """Start a writer and wait for its death; returns how many operations of each lane had returned."""
+    """Start a writer and wait for its death. Returns how many operations of each lane had returned."""
     receiver, sender = _processes.Pipe(duplex=False)
     writer = _processes.Process(target=writing_process.write, args=(job, sender), daemon=True)
     writer.start()
@@ -299,9 +300,9 @@ def _run_and_kill(job: Job, seconds: float) -> list[int]:
     writer.kill()
     writer.join()
     if stuck:
-        raise BrokenPromiseError(f"the writer does not reach {job.point!r} {job.passes} times in {_STUCK:.0f} s")
+        raise BrokenPromiseError(f"the writer did not reach {job.point!r} {job.passes} times in {_STUCK:.0f} s")
     if writer.exitcode != -signal.SIGKILL:
-        raise BrokenPromiseError(f"the writer ended with {writer.exitcode}; see its traceback")
+        raise BrokenPromiseError(f"the writer ended with exit code {writer.exitcode}; see its traceback")
     returned = [0] * LANES
     with receiver:
         try:
@@ -313,19 +314,19 @@ def _run_and_kill(job: Job, seconds: float) -> list[int]:
 
 
 def main() -> int:
-    """Run from the command line; returns 1 where a promise was broken."""
+    """Run from the command line. Returns 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--path", type=Path, help="where to make the database, which is then kept")
+    parser.add_argument("--path", type=Path, help="create the database here, and keep it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         torture = Torture(options.path or Path(directory) / "database", options.rows, options.seed)
         summary = torture.run(random_kills(options.cycles, options.seed), aloud=True)
     print(summary)
     if summary.slowest_reopen >= SLOWEST_REOPEN:
-        print(f"PROBLEM          a reopening took {summary.slowest_reopen:.1f} s; should be below {SLOWEST_REOPEN} s")
+        print(f"PROBLEM          reopening took {summary.slowest_reopen:.1f} s; the limit is {SLOWEST_REOPEN} s")
         return 1
     return 0 if summary.ok else 1
 

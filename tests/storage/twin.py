@@ -1,4 +1,4 @@
-"""An index and its model that is told the same, and what else the tests of the contract share."""
+"""An index with a model that receives the same writes, and helpers that the contract tests share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def random_table(bits: int, seed: int = 0) -> Floats:
 
 @dataclass
 class Twin:
-    """An index, and its model that is told the same."""
+    """An index and a model of it. Both receive the same writes."""
 
     index: StoredIndex
     model: Model
@@ -52,7 +52,7 @@ class Twin:
         self.model.delete(ids)
 
     def layer(self, seed: int = 0) -> None:
-        """Write so that there are segments, dead items in them, recent writes, and items that were replaced."""
+        """Write so that there are segments, dead items in them, recent writes, and replaced items."""
         bits = self.index.settings.bits
         codes = random_codes(90, bits, seed)
         payloads: list[bytes | None] = [b"p%d" % i if i % 3 else None for i in range(90)]
@@ -71,7 +71,7 @@ class Twin:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what happens in the background."""
+    """Wait for something that happens in the background."""
     end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end, "it did not happen within 20 seconds"
@@ -79,7 +79,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def change_everything(twin: Twin) -> None:
-    """Write, seal and compact until nothing of what was there is as it was."""
+    """Write, seal and compact until every item has changed."""
     twin.delete(range(0, 70, 2))
     twin.upsert(range(1, 70, 2), random_codes(35, 13, seed=77), [b"new"] * 35)
     twin.index.seal()
@@ -90,7 +90,7 @@ def change_everything(twin: Twin) -> None:
 
 
 def frozen(twin: Twin) -> Twin:
-    """What the index is now, for ever."""
+    """Return the current state of the index, as a twin that does not change."""
     return Twin(_Frozen(twin.index.snapshot()), twin.model.copy())  # type: ignore[arg-type]
 
 
@@ -104,7 +104,7 @@ class _Frozen:
 
 
 def in_threads(*work: Callable[[], None]) -> None:
-    """Run all at once; raise what the first of them has raised."""
+    """Run all functions at the same time, and raise the first error."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(work))
 
@@ -125,7 +125,7 @@ def in_threads(*work: Callable[[], None]) -> None:
 
 
 def on_disk(place: Place) -> list[int]:
-    """The ids that another process would find after a crash now: in a copy of the files as they are."""
+    """Return the ids that another process would find after a crash now, by opening a copy of the files."""
     copy = place.directory / "copy"
     shutil.copytree(place.directory / "db", copy)
     try:

@@ -1,7 +1,7 @@
-"""A process that writes until it is killed, and says of every operation when it has returned.
+"""A process that writes until it is killed, and reports each operation when it has returned.
 
-Its operations follow from seed, cycle and lane, so the process that kills it knows them without being told. Each lane
-is a thread with ids of its own; what a kill leaves of a lane must be a prefix of its operations.
+Its operations follow from seed, cycle and lane, so the process that kills it knows them. Each lane is a thread with its
+own ids. After a kill, the surviving operations of a lane must be a prefix of its operations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from whamming.storage.store.segmented import SegmentedStore
 INDEX = "torture"
 LANES = 3
 HOT = 1500
-"""Ids below it are written often, so that items are replaced in all stages of their lives."""
+"""Smaller ids are written often, so that items are replaced in all layers."""
 SEAL_ROWS = 300
 SIZES = (1, 1, 2, 8, 40, 150)
 DONE = struct.Struct("<BI")
@@ -37,7 +37,7 @@ DONE = struct.Struct("<BI")
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that a lane does. All that it writes has the same version."""
+    """An operation of a lane. All items that it writes have the same version."""
 
     kind: Literal["write", "flush", "seal", "compact"]
     version: int
@@ -47,32 +47,32 @@ class Operation:
 
     @property
     def makes_durable(self) -> bool:
-        """When it has returned, it and everything before it survives a kill."""
+        """Whether it and all operations before it survive a kill once it has returned."""
         return self.kind != "write" or self.durability == "fsync"
 
     def effects(self) -> Iterator[tuple[int, int]]:
-        """Return what it changes: ids and their new versions."""
+        """Yield the ids that it changes, and their new versions."""
         yield from ((id_, 0) for id_ in self.deletes.tolist())
         yield from ((id_, self.version) for id_ in self.upserts.tolist())
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a writer is told."""
+    """The instructions for a writer."""
 
     path: str
     seed: int
     cycle: int
     universe: int
-    """Ids are below it."""
+    """All ids are smaller."""
     compacts: bool
     point: str | None
-    """Where to die; None: to be killed from outside."""
+    """The point at which to die; None if it is killed from outside."""
     passes: int
-    """The how manieth time to die there."""
+    """The pass of the point at which to die, counted from 1."""
 
     def operations(self, lane: int) -> Iterator[Operation]:
-        """Return what a lane does, without end."""
+        """Yield the operations of a lane, without end."""
         rng = np.random.default_rng([self.seed, self.cycle, lane])
         none = np.empty(0, dtype=np.uint64)
         number = 0
@@ -122,7 +122,7 @@ class _Dying:
 
 
 def write(job: Job, done: Connection) -> None:
-    """Do a job. Does not return unless something is wrong."""
+    """Run a job. Returns only if something is wrong."""
     vars(maintenance).update(SEAL_ROWS=SEAL_ROWS)
     if job.point is not None:
         faults.hook = _Dying(job.point, job.passes)

@@ -102,7 +102,7 @@ def test_invalid_matrices(message: Matrix, field: str, words: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 9, 15])
 def test_columns_of_the_wrong_length(size: int) -> None:
-    with pytest.raises(FieldError, match=f"{size} bytes; it must be a multiple of 8") as caught:
+    with pytest.raises(FieldError, match=f"{size} bytes; .*multiple of 8") as caught:
         ids_of(IdColumn(uint64=bytes(size)), "items.ids")
     assert caught.value.field == "items.ids.uint64"
     assert len(numbers_of(bytes(size * 4), "<u4", "x")) == size

@@ -47,5 +47,5 @@ def test_items(ids: list[int], bits: int, data: st.DataObject) -> None:
 def test_codes_that_do_not_match_the_ids(size: int) -> None:
     message = items_message(Rows(np.arange(2, dtype=np.uint64), np.zeros((2, 2), dtype=np.uint8), None))
     message.codes = bytes(size)
-    with pytest.raises(InvalidArgumentError, match=f"{size} bytes of codes for 2 items"):
+    with pytest.raises(InvalidArgumentError, match=f"{size} bytes .*2 items"):
         items_of(message, IndexSettings(13))

@@ -178,8 +178,10 @@ def _slice(payloads: Payloads, rows: slice) -> Payloads:
 def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
     if array.size == 0 and count == 0:
         return array.reshape(0, 0)
-    if array.ndim != 2 or len(array) != count:
-        raise InvalidArgumentError(f"{what} have shape {array.shape} for {count} ids; give one row per id")
+    if array.ndim != 2:
+        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one row per id")
+    if len(array) != count:
+        raise InvalidArgumentError(f"{count} ids but {len(array)} {what}; give one {what[:-1]} per id")
     return array
 
 
@@ -194,7 +196,7 @@ def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:
 
 
 def scan_request(index: str, size: int) -> item_pb2.ScanRequest:
-    most = int(as_whole("size", size))
-    if most < 1:
+    rows = int(as_whole("size", size))
+    if rows < 1:
         raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
-    return item_pb2.ScanRequest(index=index, batch_size=min(most, MAX_SCAN_ROWS))
+    return item_pb2.ScanRequest(index=index, batch_size=min(rows, MAX_SCAN_ROWS))

@@ -1,14 +1,14 @@
-"""A store for Whamming that somebody else might have written: a journal of plain files, handed to the segmented store.
+"""An example of a third-party store for Whamming: a journal of plain files, used by the segmented store.
 
 ::
 
-    docs/manifest.json       the settings, the segments, the log in use, and how many writes came before it
-    docs/log-3               per write the length and the CRC-32 of its record, 4 bytes each, then the record, an .npz
+    docs/manifest.json       the settings, the segments, the current log, and the number of writes before it
+    docs/log-3               per write: length and CRC-32 of its record, 4 bytes each, then the record, an .npz
     docs/segment-2.npz       the arrays of a segment
     docs/dead-5.npz          the bitmaps of dead items, by segment
 
-A new manifest replaces the old one by a rename, so that installing a segment is atomic. Files that it does not name are
-removed when the index is next opened for writing.
+A new manifest replaces the old one by a rename, so installing a segment is atomic. Files that the manifest does not
+name are removed when the index is next opened for writing.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class FileJournal:
     """See :class:`whamming.storage.Journal`."""
 
     persistent = True
-    most_rows = 2**31
+    max_rows = 2**31
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         """Open the files in a directory."""
         if not (path / _MANIFEST).exists():
-            raise FormatError(f"{path} holds no index: {_MANIFEST} is missing")
+            raise FormatError(f"{path} is not an index: {_MANIFEST} is missing")
         self._path = path
         self._read_only = read_only
         self._manifest: dict[str, Any] = {}
         self._log: BinaryIO | None = None
-        self._end = 0  # of the last record that the store knows of
+        self._end = 0  # of the last record that the store has seen
         self._count = 0  # of records up to there
         self._stored = 0
 
     @property
     def settings(self) -> IndexSettings:
-        """What the index is."""
+        """The settings of the index."""
         return IndexSettings.from_json(self._manifest["settings"])
 
     @property
     def position(self) -> int:
-        """How many writes have been appended."""
+        """The number of writes appended so far."""
         return int(self._manifest["before"]) + self._count
 
     def load(self) -> JournalState:
@@ -82,7 +82,7 @@ class FileJournal:
             self._manifest = manifest = json.loads((self._path / _MANIFEST).read_text(encoding="utf-8"))
             try:
                 return self._load(manifest)
-            except FileNotFoundError:  # the writer has replaced them meanwhile
+            except FileNotFoundError:  # the writer has just replaced them
                 if json.loads((self._path / _MANIFEST).read_text(encoding="utf-8")) == manifest:
                     raise
 
@@ -99,7 +99,7 @@ class FileJournal:
         self._end = self._count = 0
         batches = self._new_batches()
         if not self._read_only:
-            self._log.truncate(self._end)  # what a crash left of the last write
+            self._log.truncate(self._end)  # removes an incomplete write, left by a crash
             self._remove_others()
         return JournalState(segments, batches)
 
@@ -112,7 +112,7 @@ class FileJournal:
         return batches
 
     def refresh(self) -> JournalState | Sequence[WriteBatch]:
-        """Read the rest of the log, or everything where the manifest has changed."""
+        """Read the rest of the log, or everything if the manifest has changed."""
         if json.loads((self._path / _MANIFEST).read_text(encoding="utf-8")) != self._manifest:
             return self.load()
         assert self._log is not None
@@ -122,9 +122,9 @@ class FileJournal:
         """Accept every batch."""
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
-        """Append a record per batch to the log."""
+        """Append one record per batch to the log."""
         assert self._log is not None
-        recovered = self._new_batches()  # whole records of an append that was interrupted
+        recovered = self._new_batches()  # complete records of an interrupted append
         self._log.truncate(self._end)
         self._log.seek(self._end)
         self._log.write(b"".join(map(_record, batches)))
@@ -145,12 +145,12 @@ class FileJournal:
         return number
 
     def check_segments(self, numbers: Sequence[int]) -> None:
-        """Have the checksums of the files compared."""
+        """Verify the checksums of the files."""
         for number in numbers:
             _check_segment(self._path / f"segment-{number}.npz")
 
-    def install(self, segments: Sequence[SealedSegment], sealed: int | None) -> None:
-        """Write the bitmaps and a log of what is left, then a manifest that names them."""
+    def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
+        """Write the bitmaps and a log of the remaining writes, then a manifest that names them."""
         assert self._log is not None
         manifest = dict(self._manifest)
         manifest["generation"] += 1
@@ -160,26 +160,26 @@ class FileJournal:
             _save(file, {str(part.number): part.dead for part in segments if part.dead is not None})
             file.flush()
             os.fsync(file.fileno())
-        if sealed is not None:
+        if sealed_up_to is not None:
             manifest["log"] = f"log-{manifest['generation']}"
             kept = [batch for _, batch in _records(self._path / self._manifest["log"], 0)][
-                sealed - manifest["before"] :
+                sealed_up_to - manifest["before"] :
             ]
-            manifest["before"] = sealed
+            manifest["before"] = sealed_up_to
             with (self._path / manifest["log"]).open("wb") as file:
                 file.write(b"".join(map(_record, kept)))
                 file.flush()
                 os.fsync(file.fileno())
         _write_manifest(self._path, manifest)
         self._manifest = manifest
-        if sealed is not None:
+        if sealed_up_to is not None:
             self._close_log()
             self._log = (self._path / manifest["log"]).open("r+b")
             self._end, self._count = self._log.seek(0, os.SEEK_END), len(kept)
         self._remove_others()
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Leave segments in memory."""
+        """Keep segments in memory."""
         return {}
 
     def _remove_others(self) -> None:
@@ -192,20 +192,20 @@ class FileJournal:
                 file.unlink()
 
     def sizes(self) -> tuple[int, int]:
-        """Return the bytes of all files."""
+        """Return the size of all files in bytes."""
         size = 0
         for file in self._path.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # a seal or merge has replaced it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a seal or merge has just replaced it
                 size += file.stat().st_size
         return size, size
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Check every record and array against its checksum."""
+        """Verify every record and array against its checksum."""
         while True:
             manifest = self._manifest
             report = self._verify(manifest, progress)
             if report.ok or manifest is self._manifest:
-                return report  # else a seal or merge has replaced files meanwhile
+                return report  # otherwise a seal or merge has replaced files meanwhile
 
     def _verify(self, manifest: dict[str, Any], progress: Progress | None) -> VerifyReport:
         problems: list[str] = []
@@ -225,7 +225,7 @@ class FileJournal:
         return VerifyReport(tuple(problems), self.sizes()[0], len(files) * len(SEGMENT_ARRAYS))
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
-        """Copy the files, as far as they are written now."""
+        """Copy the files as they are now."""
         while True:
             path.mkdir(parents=True)
             manifest = self._manifest
@@ -233,7 +233,7 @@ class FileJournal:
             try:
                 for name in (manifest["log"], manifest["dead"], *segments):
                     shutil.copyfile(self._path / name, path / name)
-            except FileNotFoundError:  # a seal or merge has replaced them meanwhile
+            except FileNotFoundError:  # a seal or merge has just replaced them
                 shutil.rmtree(path)
                 if manifest is self._manifest:
                     raise
@@ -257,7 +257,7 @@ class FileBackend:
     persistent = True
 
     def create(self, path: Path, settings: IndexSettings) -> None:
-        """Make an empty index."""
+        """Create an empty index."""
         path.mkdir(parents=True)
         (path / "log-0").touch()
         np.savez(path / "dead-0.npz")
@@ -295,7 +295,7 @@ def _check_segment(path: Path) -> None:
 
 
 def _records(path: Path, start: int) -> Iterator[tuple[int, WriteBatch]]:
-    """Return all whole records from a place on, each with the place where it ends."""
+    """Yield all complete records from an offset on, each with the offset of its end."""
     with path.open("rb") as file:
         file.seek(start)
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
