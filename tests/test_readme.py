@@ -9,7 +9,7 @@ import pytest
 from tests.markdown import check_examples
 from tests.serving import ServerProcess
 
-PAGES = {"README.md": 3, "clients/README.md": 3, "native/README.md": 3, "server/README.md": 2, "storage/README.md": 3}
+PAGES = {"README.md": 3, "clients/README.md": 3, "native/README.md": 3, "server/README.md": 2, "storage/README.md": 2}
 """Pages with examples, and how many each has at least."""
 
 
