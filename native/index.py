@@ -252,27 +252,6 @@ class Index:
         check(status, f"looking up {len(wanted)} ids")
         return places
 
-    def remove(self, by_id: Any, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Mark ids as dead in the bitmap ``dead``. Returns which of them were in the index and alive.
-
-        ``by_id``: as in :meth:`find`; ``dead``: as in :class:`Part`.
-        """
-        order = self._check_order(by_id)
-        if len(dead) * 8 < self.n:
-            raise InvalidArgumentError(f"dead has {len(dead)} bytes; {self.n} items need {-(-self.n // 8)}")
-        wanted = np.ascontiguousarray(ids, dtype=np.uint64)
-        removed = np.empty(len(wanted), dtype=bool)
-        status = lib.wh_index_remove(
-            self._handle,
-            order,
-            ffi.from_buffer("uint64_t[]", wanted),
-            len(wanted),
-            ffi.from_buffer("uint8_t[]", dead, require_writable=True),
-            ffi.from_buffer("uint8_t[]", removed),
-        )
-        check(status, f"removing {len(wanted)} ids")
-        return removed
-
     def _check_order(self, by_id: Any) -> Any:
         order = memoryview(by_id).cast("B")
         if order.nbytes != 4 * self.n:

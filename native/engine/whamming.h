@@ -195,12 +195,6 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info);
  * Failures: WH_CORRUPT if by_id contains a place that does not exist; `places` is then partly written. */
 int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint64_t *places);
 
-/* Mark `count` ids as dead. `by_id` and failures as in wh_index_find. Thread-safe if no other thread uses `dead`.
- *   dead     bitmap of dead places (see struct wh_part), updated in place
- *   removed  out: removed[i] is 1 if ids[i] was alive until now, 0 if it was dead or is not in the index */
-int wh_index_remove(const wh_index *index, const void *by_id, const uint64_t *ids, size_t count, uint8_t *dead,
-                    uint8_t *removed);
-
 /* -- Planner -----------------------------------------------------------------------------------------------------
  *
  * A planner decides how to search one index: whether to probe or to sweep, and with which instruction set. It learns

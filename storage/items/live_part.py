@@ -34,17 +34,19 @@ class LivePart:
         """What the engine searches."""
 
     def without_ids(self, ids: NDArray[np.uint64]) -> LivePart:
-        """Return it without some more ids (sorted). Those that it does not have, or no longer has, are ignored."""
+        """Return it without some more ids (sorted, each once). Those that it does not have (any more) are ignored."""
         return self.removing(ids)[0]
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
-        """Return it without some more ids (sorted), and those of them that it does not have, or no longer has."""
-        there = self.is_alive(self.segment.find(ids))
+        """Return it without some more ids (sorted, each once), and those of them that it does not have (any more)."""
+        places = self.segment.find(ids)
+        there = self.is_alive(places)
         if not there.any():  # so most writes copy the bitmaps of few parts
             return self, ids
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
-        count = int(np.count_nonzero(self.segment.remove(ids[there], dead)))
-        return LivePart(self.segment, self.number, dead, self.dead_count + count), ids[~there]
+        removed = places[there]
+        np.bitwise_or.at(dead, removed >> 3, np.left_shift(1, removed & 7).astype(np.uint8))
+        return LivePart(self.segment, self.number, dead, self.dead_count + len(removed)), ids[~there]
 
     def ids_removed_since(self, earlier: LivePart) -> NDArray[np.uint64]:
         """Return the ids, sorted, that died after ``earlier``, the same part at an earlier time."""

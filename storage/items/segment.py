@@ -95,10 +95,6 @@ class Segment:
         # "Nowhere" is 2**64 - 1, which is -1 as a signed integer.
         return self.index.find(self._arrays["by_id"], ids).view(np.int64)
 
-    def remove(self, ids: NDArray[np.uint64], dead: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Set the bits of some ids (sorted, for speed) in a bitmap by place; returns which were there and not set."""
-        return self.index.remove(self._arrays["by_id"], ids, dead)
-
     def payload(self, place: int) -> bytes:
         """Return the payload of one place."""
         payloads = self._payloads()

@@ -124,29 +124,15 @@ def test_find_returns_the_places_of_ids(data: Data, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(data.n)
     places = index.find(by_id, ids[order])
     assert index.ids[places.astype(np.int64)].tolist() == ids[order].tolist()
+    some = np.sort(np.concatenate([ids[order[: data.n // 3]], ids + 1, ids - 1]))  # in order, as writes look them up
+    where = {int(item): place for place, item in enumerate(index.ids)}
+    assert index.find(by_id, some).tolist() == [where.get(int(item), 2**64 - 1) for item in some]
     unpadded = np.unpackbits(data.codes, axis=1, count=data.bits, bitorder="little")
     stored = np.unpackbits(index.codes_at(places.astype(np.int64)), axis=1, count=data.bits, bitorder="little")
     assert (stored == unpadded[order]).all()
     assert len(index.codes_at()) == data.n
     absent = np.setdiff1d(np.array([0, 5, 2**63 + 1, 2**64 - 1], dtype=np.uint64), ids)
     assert (index.find(by_id, absent) == 2**64 - 1).all()
-
-
-@generated(100)
-@given(data=datasets(most=500), seed=st.integers(0, 99))
-def test_remove_marks_ids_as_dead_and_reports_those_that_were_alive(data: Data, seed: int) -> None:
-    index = data.build("none", "compact")
-    by_id = np.argsort(index.ids).astype(np.uint32)
-    rng = np.random.default_rng(seed)
-    dead = np.packbits(rng.random(data.n) < 0.3, bitorder="little")
-    before = np.unpackbits(dead, count=data.n, bitorder="little").astype(bool)
-    others = rng.integers(0, 2**64, 5, dtype=np.uint64)
-    wanted = rng.permutation(np.concatenate([index.ids[rng.random(data.n) < 0.5], others]))
-    removed = index.remove(by_id, wanted, dead)
-    after = np.unpackbits(dead, count=data.n, bitorder="little").astype(bool)
-    alive = set(index.ids[~before].tolist())
-    assert removed.tolist() == [int(i) in alive for i in wanted]
-    assert after.tolist() == [gone or int(i) in set(wanted.tolist()) for i, gone in zip(index.ids, before, strict=True)]
 
 
 def test_inconsistent_parts_are_rejected() -> None:
@@ -161,10 +147,6 @@ def test_inconsistent_parts_are_rejected() -> None:
         small.find(np.zeros(3, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
     with pytest.raises(CorruptIndexError):
         small.find(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64))
-    with pytest.raises(CorruptIndexError):
-        small.remove(np.full(20, 77, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(3, dtype=np.uint8))
-    with pytest.raises(InvalidArgumentError, match="2 bytes; 20 items need 3"):
-        small.remove(np.arange(20, dtype=np.uint32), np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["random", "integers", "equal"])

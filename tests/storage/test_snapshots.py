@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 
 import whamming
 from tests.storage.conftest import Place
@@ -114,6 +115,21 @@ def test_an_index_is_opened_with_its_runs_built(lasting: Place) -> None:
             assert isinstance(store, SegmentedStore)
             assert (len(store._contents.pending), len(store._contents.runs)) == (0, 1)
             Twin(index, twin.model).check()
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 1000])
+def test_removing_marks_the_items_that_are_alive_as_dead(n: int) -> None:
+    rng = np.random.default_rng(n)
+    ids = np.sort(rng.choice(4 * n, n, replace=False)).astype(np.uint64)
+    part = LivePart(Segment.build_run(IndexSettings(8), Rows(ids, np.zeros((n, 1), dtype=np.uint8))))
+    alive = set(ids.tolist())
+    for _ in range(5):
+        wanted = np.sort(rng.choice(4 * n, 1 + n // 2, replace=False)).astype(np.uint64)
+        part, left = part.removing(wanted)
+        assert left.tolist() == [item for item in wanted.tolist() if item not in alive]
+        alive -= set(wanted.tolist())
+        assert set(part.rows().ids.tolist()) == alive
+        assert (part.dead_count, part.live) == (n - len(alive), len(alive))
 
 
 def test_removing_ids_that_a_part_does_not_have_copies_no_bitmap() -> None:
