@@ -57,7 +57,9 @@ def test_links_point_to_existing_files(file: Path) -> None:
 
 @pytest.mark.parametrize("file", markdown_files(), ids=str)
 def test_links_to_sections_point_to_existing_headings(file: Path) -> None:
-    for path, section in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", (ROOT / file).read_text(encoding="utf-8")):
+    for path, section in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", (ROOT / file).read_text(encoding="utf-8")
+    ):
         target = (ROOT / file).parent / path if path else ROOT / file
         headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert section in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
