@@ -38,7 +38,7 @@ check: $(BUILD)/checked-with $(BUILD)/typed ## run ruff, mypy --strict, import-l
 	cd protos && $(CURDIR)/$(BIN)/buf lint
 	MYPYPATH=$(BUILD)/typed $(BIN)/mypy -p whamming
 	MYPYPATH=$(BUILD)/typed:. $(BIN)/mypy -p tests.clients -p tests.native -p tests.server -p tests.storage -p tests.wire -m tests.conftest \
-	    -m tests.file_lengths -m tests.test_file_lengths -m tests.test_project -m tests.markdown -m tests.serving -m tests.test_readme -m tests.test_tutorial
+	    -m tests.file_lengths -m tests.test_file_lengths -m tests.test_project -m tests.markdown -m tests.serving -m tests.test_prose -m tests.test_readme -m tests.test_tutorial
 	$(BIN)/mypy clients/generate.py
 	cd tests/bench && MYPYPATH=$(CURDIR)/$(BUILD)/typed $(CURDIR)/$(BIN)/mypy --explicit-package-bases \
 	    --config-file $(CURDIR)/pyproject.toml *.py
