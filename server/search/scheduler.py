@@ -276,19 +276,24 @@ class Scheduler(Generic[J]):
         return Turn(jobs, seconds + GROUP_SLICES * self._slice, estimate)  # the estimate may be too low
 
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
-        """Add jobs of a group from waiting flows, in fair order, until there are ``count``."""
-        passed: list[Flow] = []
-        share = -(-count // (len(self._heap) + 1))  # jobs per flow, so that no flow waits for another's batch
-        current: Flow | None = flow
-        while current is not None:
-            taken = 1 if current is flow else 0
-            while taken < share and len(jobs) < count and current.fresh and current.fresh[0].group == group:
-                jobs.append(current.fresh.popleft())
-                taken += 1
-            passed.append(current)
-            current = self._next_flow() if len(jobs) < count and len(passed) < MAX_LOOKED_AT else None
-        for flow in passed:
-            self._enqueue(flow)
+        """Add jobs of a group until there are ``count``: from other flows that wait, in fair order, and from this one.
+
+        A flow joins with its whole queue or not at all, if the queue is longer than its share: it has a turn of its own
+        soon, and one large answer costs less than two small ones.
+        """
+        share = -(-count // (len(self._heap) + 1))
+        passed, others = [flow], list[J]()
+        while len(others) + 1 < count and len(passed) < MAX_LOOKED_AT:
+            other = self._next_flow()
+            if other is None:
+                break
+            passed.append(other)
+            if len(other.fresh) <= share:
+                _move(other.fresh, others, group, count - 1)
+        _move(flow.fresh, jobs, group, count - len(others))
+        jobs += others
+        for waiting in passed:
+            self._enqueue(waiting)
 
     def _next_flow(self) -> Flow | None:
         """Pop the flow that has used the least time."""
@@ -340,3 +345,9 @@ class Scheduler(Generic[J]):
                 else:
                     job.flow.fresh.appendleft(job)
                 self._enqueue(job.flow)
+
+
+def _move(fresh: deque[Any], jobs: list[J], group: Hashable, count: int) -> None:
+    """Move jobs of a group from the front of a queue, until there are ``count``."""
+    while len(jobs) < count and fresh and fresh[0].group == group:
+        jobs.append(fresh.popleft())

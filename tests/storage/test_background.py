@@ -84,7 +84,7 @@ def test_writes_let_merges_go_first_while_the_index_is_searched(
     monkeypatch.setattr(segmented, "at_low_priority", held_up)
     monkeypatch.setattr(segmented, "PACE_SECONDS", 1000)
     monkeypatch.setattr(segmented, "SEARCHED_SECONDS", 1000 if searched else -1)
-    rows = maintenance.SMALL_RUN + 1
+    rows = maintenance.SMALL_RUN_ROWS + 1
     with place.open() as database:
         index = database.create_index("docs", 8)
         assert isinstance(index.store, SegmentedStore)
