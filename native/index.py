@@ -27,7 +27,7 @@ ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "groups", "directory", "
 MAX_FULLY_COVERED_BITS: Final = 256
 COVERED_BITS_OF_LONG_CODES: Final = 128
 """Codes longer than MAX_FULLY_COVERED_BITS have tables over their first COVERED_BITS_OF_LONG_CODES bits only. Searches
-of such codes sweep; a few tables are enough to find good candidates for the start."""
+of these codes end with a sweep, and a few tables suffice to find good candidates before it."""
 
 _ALL: Final = slice(None)
 _LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}

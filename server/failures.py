@@ -1,4 +1,4 @@
-"""Translate exceptions into what a client is told: a status code, a reason, a short message, the field at fault."""
+"""Translate exceptions into what a client receives: a status code, a reason, a short message, the field at fault."""
 
 from __future__ import annotations
 

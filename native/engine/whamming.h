@@ -325,8 +325,8 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
  *   cancel           another thread may set it to 1. The call then returns WH_OK early, leaves the flag set, and
  *                    the results are unspecified. May be NULL
  *   nanoseconds      stop after about this time; 0: no limit
- *   done             out: the results of so many leading queries are complete, those of the others are unspecified:
- *                    q, unless the time ran out. May be NULL
+ *   done             out: the first *done queries have complete results; those of the others are unspecified. It is q,
+ *                    unless the time ran out. May be NULL
  *   ids, distances   out: q x k. Row i has counts[i] hits, then UINT64_MAX and +infinity
  *   counts           out: q
  *   stats            out: q, or NULL

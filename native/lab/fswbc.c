@@ -13,7 +13,7 @@
  *                  1 / \ 2
  *               1011   1001
  *
- * Invariants. The tree contains every code exactly once (Corollary 1): the parent of a code undoes its last operation.
+ * Invariants. The tree contains every code exactly once (Corollary 1): undoing the last operation gives the parent.
  * A child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet taken
  * is always in the queue (Proposition 1).
  */

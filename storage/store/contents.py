@@ -149,9 +149,9 @@ class Contents:
         return self.replace(sealed=tuple(sealed), frozen=tuple(frozen), runs=tuple(runs))
 
     def with_merged_runs(self, old: Sequence[LivePart], merged: LivePart) -> Contents | None:
-        """Return the contents with a run in place of those that it was built from; None if these are gone.
+        """Return the contents with the runs ``old`` replaced by ``merged``; None if one of them is gone.
 
-        Items that died in them while the run was being built are dead in it, too.
+        Items that died in ``old`` while ``merged`` was being built are dead in it, too.
         """
         now = [[part for part in self.runs if part.is_same_as(before)] for before in old]
         if not all(now):

@@ -2,7 +2,7 @@
 
 ==========  ==========================================================================================================
 ``.npz``    ``codes``, ``ids`` and, if there are any, ``payload_ends`` and ``payload_data``; held in memory
-``.npy``    codes only, with the ids in a second file, ``<name>.ids.npy``; in pieces, so it may exceed memory
+``.npy``    codes only, with the ids in a second file, ``<name>.ids.npy``; in pieces, so any size fits
 ``.fvecs``  import only: vectors, each an int32 dimension and that many float32; in pieces
 ``.bvecs``  import only: packed codes, or vectors, each an int32 width and that many bytes; in pieces
 ==========  ==========================================================================================================
@@ -190,7 +190,7 @@ class CodesFile(RowsFile[Piece]):
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row in bytes as it is written: a packed code."""
+        """Bytes that a row takes in an upsert: those of a packed code."""
         return self._settings.code_bytes
 
     def _piece(
@@ -227,7 +227,7 @@ class VectorsFile(RowsFile[VectorsPiece]):
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row in bytes as it is written: a vector."""
+        """Bytes that a row takes in an upsert: those of a vector."""
         return self.dim * self._columns.rows.itemsize
 
     def sample(self, count: int, seed: int = 0) -> NDArray[Any]:
@@ -235,7 +235,7 @@ class VectorsFile(RowsFile[VectorsPiece]):
         count = min(as_whole("count", count), self.count)
         if count < 1:
             raise InvalidArgumentError(
-                f"a sample of {count} of the {self.count} vectors in {self.path}; it needs at least 1"
+                f"cannot sample {count} of the {self.count} vectors in {self.path}; a sample needs at least 1"
             )
         chosen = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
         return self._finite(self._rows(chosen, chosen), chosen)

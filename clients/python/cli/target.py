@@ -35,7 +35,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     text = f"address of a server (default: environment variable {VARIABLE}, or {DEFAULT_SERVER})"
     either.add_argument("--server", metavar="HOST:PORT", help=text)
     either.add_argument("--data", metavar="DIR", help="directory to open in this process, without a server")
-    text = "connect with TLS; the server's certificate comes from a well-known authority"
+    text = "connect with TLS; trust the well-known certificate authorities"
     group.add_argument("--tls", action="store_true", help=text)
     text = "connect with TLS; trust only the authorities in this PEM file"
     group.add_argument("--tls-ca", metavar="FILE", help=text)

@@ -32,10 +32,10 @@ void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint
     planner_learn_buckets(plan->planner, plan->last_buckets, probe->buckets, now - plan->last_check);
 }
 
-/* The total number of buckets that the probe will need. The current limit implies `forecast`, but the limit still falls
- * a lot while few buckets have been probed. On SIFT and GIST codes, for k = 1 to 100, a search needed about this
- * fraction of the forecast: a quarter of a forecast made after 1/400 of its buckets, half after 1/50, four fifths after
- * 1/10. */
+/* The total number of buckets that the probe will need. `forecast` is that number at the current limit, but early in a
+ * probe the limit still falls a lot. This corrects for it with a fit to SIFT and GIST codes, for k = 1 to 100. If 1/400
+ * of the forecast buckets have been probed, a search needs about a quarter of the forecast; after 1/50, half; after
+ * 1/10, four fifths. */
 static double expected_buckets(double forecast, double probed) {
     double share = 1.9 * pow(probed / forecast, 0.35);
     return share < 1 ? forecast * share : forecast;
