@@ -1,4 +1,4 @@
-"""The codes and costs that the benchmarks run on: real data where it is present, clusters made here otherwise.
+"""The codes and costs that the benchmarks run on: real data if present, otherwise generated clusters.
 
 Every data set is ``(codes, bits, costs)``: packed codes ``uint8 [n, ceil(bits / 8)]`` and, per query, the b x 2
 table of costs. Derived codes (ITQ, LSH, folded fingerprints, clusters) are computed once and kept in a cache folder.
@@ -74,7 +74,7 @@ def load(name: str) -> Dataset:
 
 
 def missing(name: str) -> str | None:
-    """Say which file keeps the named data set from being derived, or None where nothing is missing."""
+    """Return which missing file prevents the data set from being derived, or None if nothing is missing."""
     source = RECIPES[name].source
     if source is None or (DATA / source).exists():
         return None

@@ -1,8 +1,8 @@
-"""Searching while others write: what a steady load of upserts does to the latency of searches, and the other way round.
+"""Searching while others write: how a steady load of upserts affects the latency of searches, and vice versa.
 
-An index of 500,000 real 64-bit codes, sealed. One thread upserts a batch of 5,000 rows every 10 ms; another one
-searches, k = 10, without a pause. Both are compared with searching alone. Ids are drawn from 750,000, so that batches
-mix new and replaced items, and the index stays comparable with the one that was searched alone.
+The index has 500,000 real 64-bit codes, sealed. One thread upserts a batch of 5,000 rows every 10 ms; another one
+searches without a pause, k = 10. Searches alone are measured for comparison. Ids are drawn from 750,000, so batches mix
+new and replaced items, and the index does not become much larger than it was during the searches alone.
 
 :func:`measure` takes any index with the verbs ``upsert`` and ``search``: one in this process, or one on a server.
 """
@@ -85,7 +85,7 @@ class Mixed:
 
 
 def search_times(index: Any, tables: NDArray[np.float64], seconds: float, stop: threading.Event) -> list[float]:
-    """Search one query after the other, for so long or until told to stop; returns the seconds of each."""
+    """Search one query after the other for ``seconds``, or until ``stop`` is set; returns the seconds of each."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end and not stop.is_set():
@@ -95,7 +95,7 @@ def search_times(index: Any, tables: NDArray[np.float64], seconds: float, stop: 
 
 
 def write_times(index: Any, codes: NDArray[np.uint8], items: int, seconds: float, stop: threading.Event) -> list[float]:
-    """Upsert a batch every EVERY seconds, or at once where the last one took longer; returns the seconds of each."""
+    """Upsert a batch every EVERY seconds, or at once if the last one took longer; returns the seconds of each."""
     rng = np.random.default_rng(1)
     times: list[float] = []
     begin = due = time.perf_counter()
@@ -115,7 +115,7 @@ def write_times(index: Any, codes: NDArray[np.uint8], items: int, seconds: float
 def measure(
     index: Any, codes: NDArray[np.uint8], tables: NDArray[np.float64], seconds: float, items: int = ITEMS
 ) -> Mixed:
-    """Fill an empty index, then search it alone and beside a writer, for so many seconds each."""
+    """Fill an empty index, then search it without and with a writer, for ``seconds`` each."""
     for first in range(0, items, 50_000):
         index.upsert(np.arange(first, min(first + 50_000, items), dtype=np.uint64), codes[first : first + 50_000])
     index.seal()

@@ -2,17 +2,18 @@
 
     python tests/bench/paper.py                           the paper's own codes; SIFT by LSH and ITQ, 8 to 128 bits
     python tests/bench/paper.py --datasets gist-itq32     some data sets only; the report is printed, not kept
-    python tests/bench/paper.py --queries 10              fewer queries, sooner done; likewise
+    python tests/bench/paper.py --queries 10              fewer queries, faster; likewise
 
-What the paper prints is from the authors' machine; all else is measured here, on one thread. The paper's own codes are
-``gist-itq32``; the others are of a million SIFT descriptors of Flickr8k photos, and the paper's GIST1M figures for
-codes of that length stand beside them for scale, not for comparison. The Hamming systems get the cheapest code as their
-query code, which is the query's own wherever differing from it costs. How buckets and candidates are counted is said in
-``native/lab/lab.h``; of Whamming, candidates are codes whose exact distance was computed.
+The paper's figures are from the authors' machine; all others are measured here, on one thread. The paper's own codes
+are ``gist-itq32``. The others come from a million SIFT descriptors of Flickr8k photos. Next to them are the paper's
+GIST1M figures for codes of the same length, to show the scale; they are not comparable. The Hamming systems get the
+cheapest code as their query code. It is the query's own code unless a mismatch is cheaper than a match.
+``native/lab/lab.h`` says how buckets and candidates are counted. For Whamming, candidates are codes whose exact
+distance was computed.
 
-Times are the processor's, the median of three passes over all queries, so that other programs do not count. Whamming's
-are taken query by query, by the engine's own clock or the processor's, whichever says less (the former counts other
-programs, the latter the call from Python), and are the mean over all queries of the median of three passes.
+Times are CPU time, so other programs do not count: the median of three passes over all queries. Whamming is timed query
+by query, by the engine's own clock or by CPU time, whichever is less: the clock includes other programs, and CPU time
+includes the call from Python. Its figure is the mean over all queries of the median of three passes.
 """
 
 from __future__ import annotations

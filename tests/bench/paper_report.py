@@ -86,8 +86,8 @@ def report(sheets: Sequence[Sheet], absent: Sequence[str]) -> str:
     lines += ["", "## Is ours exact, and the fastest exact one, in every row?", "", *verdict(sheets)]
     lines += [
         "",
-        "Not measured: the paper's SIFT1B rows (a billion codes), and codes of GIST1M other than of 32 bits, which are",
-        "not public.",
+        "Not measured: the paper's SIFT1B rows (a billion codes), and GIST1M codes of lengths other than 32 bits,",
+        "which are not public.",
         *absent,
         "",
     ]
@@ -245,8 +245,8 @@ def verdict(sheets: Sequence[Sheet]) -> list[str]:
         "",
         *(f"- {x}" for x in slower),
         "",
-        "Short codes are a matter of microseconds, where it tells that the laboratory answers all queries in one call",
-        "and with row numbers, while Whamming is called for each and looks up the ids of what it finds.",
+        "Searches of short codes take microseconds, so overhead matters: the laboratory answers all queries in one",
+        "call and returns row numbers; Whamming is called once per query and looks up the ids of its hits.",
     ]
 
 

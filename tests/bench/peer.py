@@ -1,21 +1,22 @@
 """``make bench-peer``: Whamming's server against vector databases that people use today, each over its own wire.
 
-One machine, the same codes, the same queries, one run. Every server is held on one core and the client on another; a
-contestant is timed from (code, weights) in the client to ids in the client, whatever it has to do in between. No
-contestant but Whamming takes per-query weights on binary codes, so they are asked in the two ways that people use:
+All systems get the same codes and queries on one machine, in one run. Every server is pinned to one core and the client
+to another. A query is timed from (code, weights) in the client to ids in the client, including all conversions. Only
+Whamming takes per-query weights on binary codes, so the others are used in the two ways that people use them:
 
-- *the weights as a float query*: a weighted Hamming distance is linear in the bits, (sum w - <w * q', g'>) / 2 with q'
-  and g' of -1 and +1, so that an engine for float vectors finds the same order by inner product, at 32 times the bytes;
-- *plain Hamming and re-scoring*: fetch several times k neighbours by plain Hamming distance, and sort those by the
+- *the weights as a float query*: a weighted Hamming distance is linear in the bits, (sum w - <w * q', g'>) / 2, where
+  q' and g' have the components -1 and +1. So an engine for float vectors finds the same order by inner product, with
+  vectors that take 32 times the bytes;
+- *plain Hamming and re-scoring*: fetch several times k neighbours by plain Hamming distance, and sort them by the
   weighted one.
 
-A round gives each contestant all queries one at a time, and then batches; the rounds take turns, in another order each
-time. Latencies are percentiles of the queries' medians over the rounds, throughput is the median round's. Recall is
-measured against the exact answer in integers, once by ids (of equally near codes the one with the smaller id is right)
-and once by distance (each hit that is no farther than the k-th true one is right).
+In each round, every contestant answers all queries one at a time, and then in batches; their order changes from round
+to round. Latencies are percentiles over the queries, each represented by its median over the rounds. Throughput is that
+of the median round. Recall is measured against the exact answer in integers, once by ids (among equally near codes, the
+smaller id is right) and once by distance (every hit that is no farther than the k-th true one is right).
 
-On one core the two HNSW graphs of a million codes take about ten minutes each to build; name the contestants to leave
-them out. Prints a Markdown report, and writes it with a JSON file to ``build/bench``.
+On one core, each of the two HNSW graphs of a million codes takes about ten minutes to build. To leave them out, name
+the contestants to run. Prints a Markdown report, and writes it with a JSON file to ``build/bench``.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Row:
 
 
 def take_turn(row: Row, job: Job, batch: int, seconds: float) -> None:
-    """Ask a contestant all queries one at a time, and then in batches, for at most about so many seconds each."""
+    """Ask a contestant all queries one at a time, and then in batches, for at most about ``seconds`` each."""
     queries, peer = len(job.codes), row.peer
     peer.search_one(job.codes[0], job.weights[0], job.k, row.setting)  # wakes what slept in the other turns
     times: dict[int, float] = {}
@@ -166,7 +167,7 @@ def race(
 
 
 def say(text: str) -> None:
-    """Tell who waits how far it is."""
+    """Show progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -174,13 +175,13 @@ def say(text: str) -> None:
 
 LACKS = """What the peers can't do, whatever the setting:
 
-- take weights on binary codes: their binary indexes know plain Hamming and Jaccard distance only, so that the weights
+- take weights on binary codes: their binary indexes support only plain Hamming and Jaccard distance. The weights must
   become a float query over vectors of 32 times the bytes, or a re-scoring that loses neighbours;
-- promise the answer: an index (HNSW) may lack neighbours without a sign of it, and the scans that are exact compare
-  sums rounded to float32; Milvus promises no order of equally near codes, nor which of them are in the answer;
-- hand out each neighbour as soon as it is proven, with a lower bound on all that are left: an answer comes whole. Both
-  can be asked for more (Milvus' search iterator, pgvector's iterative scan), in the order that their index finds;
-- ids beyond 2^63 - 1."""
+- guarantee the answer: an HNSW index may miss neighbours without saying so, and the exact scans compare sums rounded to
+  float32. Milvus does not define the order of equally near codes, or which of them are in the answer;
+- return each neighbour as soon as it is proven, with a lower bound on the others: an answer comes as a whole. Both can
+  be asked for more (Milvus' search iterator, pgvector's iterative scan), in the order in which their index finds them;
+- store ids beyond 2^63 - 1."""
 
 
 def number(value: float) -> str:
@@ -265,7 +266,7 @@ def main() -> int:
     parser.add_argument("peers", nargs="*", help="which to measure (default: all that are installed)")
     parser.add_argument("--whamming", metavar="HOST:PORT", help="a server that is running (default: start one)")
     parser.add_argument("--dataset", default="sift-itq64", choices=list(datasets.RECIPES))
-    parser.add_argument("--limit", type=int, help="take only so many codes")
+    parser.add_argument("--limit", type=int, help="use only this many codes")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)

@@ -42,7 +42,7 @@ class Peer(Protocol):
 
     @property
     def server(self) -> subprocess.Popen[bytes] | None:
-        """The server's process; None where it is not ours to measure. Peers may share it."""
+        """The server's process; None if we did not start it. Peers may share it."""
 
     def version(self) -> str:
         """Name the versions at work; valid once started."""

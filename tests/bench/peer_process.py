@@ -89,7 +89,7 @@ def wait_until_quiet(pid: int, seconds: float = 900) -> None:
 
 
 def wait_until(ready: Callable[[], object], server: subprocess.Popen[Any], log: Path) -> None:
-    """Call ``ready`` until it raises no more."""
+    """Call ``ready`` until it no longer raises."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

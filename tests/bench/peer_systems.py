@@ -127,7 +127,7 @@ class Milvus:
         client.load_collection(self.kind, timeout=600)
 
     def indexed(self) -> bool:
-        """Tell whether the index is built; while it is, a busy server may fail to say."""
+        """Return whether the index is built. While building it, a busy server may fail to answer."""
         pymilvus: Any = importlib.import_module("pymilvus")
         try:
             return bool(self.host.client.describe_index(self.kind, "code")["state"] == "Finished")

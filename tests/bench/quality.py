@@ -1,12 +1,13 @@
 """``make quality``: how many true neighbours of a vector its code finds, by plain and by weighted Hamming distance.
 
-For every encoder and length of code, on SIFT of Flickr8k photos (a million, true neighbours by L2) and MiniLM vectors
-of texts (59,440, by cosine): recall@10, the share of the 10 true neighbours among the 10 that are found, and the share
-of them among the 100. The encoders learn from 100,000 vectors, or all where there are fewer; the engine searches; the
-1,000 queries are not among the data. Weighted costs are ``asymmetric`` and ``inner`` (see ``storage/encoders.py``).
+The data are a million SIFT descriptors of Flickr8k photos (true neighbours by L2) and 59,440 MiniLM vectors of texts
+(by cosine). For every encoder and length of code, this measures recall@10, the share of the 10 true neighbours that are
+among the 10 nearest codes, and the share that are among the 100 nearest. The encoders learn from 100,000 vectors, or
+from all if there are fewer. The 1,000 queries are not part of the data. Weighted costs are ``asymmetric`` and ``inner``
+(see ``storage/vectors/encoders.py``).
 
-Writes ``tests/bench/QUALITY.md`` and ``quality.svg``, and beside them how long encoding takes, in multiples of the bare
-matrix product. With ``--quick``, 100 queries and nothing is written.
+Writes ``tests/bench/QUALITY.md`` and ``quality.svg``. The report also compares the time of encoding with that of the
+matrix product alone. With ``--quick``, there are 100 queries and nothing is written.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def jobs(sets: Iterable[Vectors]) -> list[tuple[Vectors, Kind, int]]:
 
 
 def encoding_ratio(rows: int = 1_000_000, dim: int = 128, bits: int = 128, turns: int = 5) -> tuple[float, ...]:
-    """Return the processor's seconds for the bare product of so many vectors, for the same into an array that is there
-    already, and for encoding them: the least of some turns each."""
+    """Return the CPU seconds of the matrix product alone, of the product into an existing array, and of encoding: for
+    each, the minimum of ``turns``."""
     vectors = np.random.default_rng(0).standard_normal((rows, dim), dtype=np.float32)
     encoder: Encoder = fit("itq", vectors[:5000], bits=bits)
     assert encoder.matrix is not None
@@ -149,7 +150,7 @@ def report(results: Sequence[Result], seconds: tuple[float, ...]) -> str:
         "",
         "Recall@10 of the true float neighbours (in brackets, the share of the true 10 within the top 100): plain",
         "Hamming distance → weights |p(q)| (`inner`) → costs (p(q) - E[p | bit])² (`asymmetric`). `make quality`",
-        "writes this file; `quality.py` says what exactly is measured.",
+        "writes this file; `quality.py` says exactly what is measured.",
         "",
         "| code | bits | " + " | ".join(names) + " |",
         "|---" * (2 + len(names)) + "|",
@@ -164,10 +165,10 @@ def report(results: Sequence[Result], seconds: tuple[float, ...]) -> str:
         "",
         "![recall@10 by length of code](quality.svg)",
         "",
-        f"ITQ learned in {min(r.rounds for r in itq)} to {max(r.rounds for r in itq)} rounds, which took the processor "
-        f"{min(r.fit_seconds for r in itq):.0f} to {max(r.fit_seconds for r in itq):.0f} s.",
-        f"Encoding 1,000,000 x 128 float32 to 128 bits took {seconds[2]:.2f} s, the bare product `X @ M` of numpy in",
-        f"the same run {seconds[0]:.2f} s, and {seconds[1]:.2f} s into an array that is there already: encoding takes "
+        f"ITQ learned in {min(r.rounds for r in itq)} to {max(r.rounds for r in itq)} rounds, which took "
+        f"{min(r.fit_seconds for r in itq):.0f} to {max(r.fit_seconds for r in itq):.0f} s of CPU time.",
+        f"Encoding 1,000,000 x 128 float32 to 128 bits took {seconds[2]:.2f} s. In the same run, numpy's product",
+        f"`X @ M` alone took {seconds[0]:.2f} s, or {seconds[1]:.2f} s into an existing array. So encoding takes "
         f"{seconds[2] / seconds[0]:.2f} or {seconds[2] / seconds[1]:.2f} times as long.",
         "",
     ]

@@ -1,22 +1,22 @@
 """``make bench-service``: what it costs to search over the wire, in one run.
 
-A real server in a process of its own, pinned to the first core, with one search thread and an LMDB index of a million
-real 64-bit codes; the client, and the same searches in this process, on the second core, in turns. k = 10.
+A real server runs in its own process, pinned to the first core, with one search thread and an LMDB index of a million
+real 64-bit codes. The client, and the same searches in this process, take turns on the second core. k = 10.
 
-- latency: one query at a time, by the blocking client, the asyncio client and a bare stub: what is added to the
+- latency: one query at a time, by the blocking client, the asyncio client and a bare stub: how much each adds to the
   in-process time of the same query;
-- batches: 256 queries a message, against ``search_batch`` in this process;
-- fairness: 64 streams of short queries on connections of their own, with and without an unlimited query beside them;
+- batches: 256 queries per message, against ``search_batch`` in this process;
+- fairness: 64 streams of short queries, each on its own connection, with and without a concurrent unlimited query;
 - streaming: hits per second of an unlimited query;
 - cancelling: the time from a cancel to the end of the work;
 - stalled: memory of the server for 200 unlimited queries that nobody reads;
 - first hit: the time to the first of 1,000 hits against the time to the last, 64 and 128 bits;
-- ingest: a million codes of 128 bits, 10,000 a batch, each on disk before it is acknowledged;
-- mixed: searches beside a steady load of upserts, in this process and over the wire (``mixed.py``).
+- ingest: a million codes of 128 bits, 10,000 per batch, each on disk before it is acknowledged;
+- mixed: searches during a steady load of upserts, in this process and over the wire (``mixed.py``).
 
-Writes a Markdown report and a JSON file to ``build/bench``. The times are wall-clock: a busy machine shows in all of
-them, so compare within a part; what a server would do with its core to itself is told by its CPU time. Where a virtual
-machine's host gives its processors to others, that is said: a hundredth of it moves a p99.
+Writes a Markdown report and a JSON file to ``build/bench``. Times are wall-clock and
+depend on how busy the machine is, so compare within a part. The server's CPU time shows what it could do on an idle
+core. If the host gives a virtual machine's processors to others, the report says so: one percent already affects a p99.
 """
 
 from __future__ import annotations
@@ -199,8 +199,10 @@ def batches(bench: Bench) -> None:
 
 
 def rates(contestants: dict[str, Callable[[], Any]], server: Service, rounds: int) -> dict[str, Floats]:
-    """Return the seconds that each contestant took in each round, and of CPU time of the server or, for the first one,
-    of this process: ``[2, round]``. They take turns."""
+    """Return the seconds and the CPU seconds of each contestant in each round: ``[2, round]``. They take turns.
+
+    CPU seconds are those of the server, and for the first contestant those of this process.
+    """
     rng = np.random.default_rng(0)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(rounds + 1):
@@ -360,7 +362,7 @@ async def _cancelling(server: Service, tables: Floats, count: int, rounds: int) 
     rng = np.random.default_rng(0)
 
     async def work_a_while(stream: Stream, query_id: int) -> asyncio.Task[float]:
-        """Begin a query that takes long; returns when it ends after it has been at work for a random time."""
+        """Begin a long query and let it work for a random time. Returns a task that returns the time of its end."""
         await stream.send(request_of(tables[query_id % len(tables)][None], query_id, k=None))
 
         async def end() -> float:
@@ -386,8 +388,8 @@ async def _cancelling(server: Service, tables: Floats, count: int, rounds: int) 
             start = last = time.perf_counter()
             stream.call.cancel()
             used = clock.read_text()
-            while time.perf_counter() - last < 0.02:  # it has not run for so long: it has stopped
-                await asyncio.sleep(0.001)  # less would not be slept: the cancel would wait for this loop to pause
+            while time.perf_counter() - last < 0.02:  # if it has not run for this long, it has stopped
+                await asyncio.sleep(0.001)  # with less, the loop would not pause to send the cancel
                 now_used, now = clock.read_text(), time.perf_counter()
                 if now_used != used:
                     used, last = now_used, now
@@ -546,7 +548,7 @@ def ingest(bench: Bench) -> None:
 
 
 def processor_ticks() -> tuple[int, int]:
-    """Return the processors' time so far that a host has given to others, and all of it: what explains odd figures."""
+    """Return the CPU time that the host has given to others, and the total, so far. It explains odd figures."""
     ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]]
     return ticks[7], sum(ticks)
 

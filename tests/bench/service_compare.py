@@ -4,13 +4,13 @@ DIR is a clone of the project at the commit to compare with, set up by ``make bu
 measured by its own benchmark harness and its own bare stub, in a process of its own: a server pinned to the first core,
 the client to the second, an LMDB index of a million real 64-bit codes, k = 10.
 
-- lone: one stream that asks one query at a time; 64 streams that do. Queries per second, and per second of the
+- lone: one query at a time, on one stream and on each of 64 streams. Queries per second, and per second of the
   server's CPU time;
 - added: the p50 of one lone query by the bare stub, less the p50 of the same queries in process;
 - batches: 256 queries a message on two streams, against ``search_batch`` in process;
-- echo: a bare stream of the same gRPC stack that sends back what it gets: what is left if the server does nothing.
+- echo: a bare stream of the same gRPC stack that sends back what it gets: the cost if the server does nothing.
 
-Sides take turns, and medians of their ratios are shown.
+The two sides take turns. The table shows the medians of their ratios.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def _over_the_wire(harness: Any, server: Any, tables: Any, seconds: float)
 
 
 async def _ask(streams: Sequence[Any], requests: Sequence[Any], seconds: float) -> list[float]:
-    """Ask on all streams for so long; returns the time that each request took."""
+    """Send requests on all streams for ``seconds``; returns the time that each took."""
     times: list[float] = []
     until = time.perf_counter() + seconds
 

@@ -1,4 +1,4 @@
-"""What every part of ``make bench-service`` stands on: a server on a core of its own, its index, and a bare client."""
+"""What every part of ``make bench-service`` uses: a server on a core of its own, its index, and a bare client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from whamming.cli import main
 main(["serve", "--listen", "127.0.0.1:0", "--data", sys.argv[1], "--log-level", "warning", *sys.argv[3:]])
 """
 STALL_BYTES = (256 << 10) + (2 << 20)
-"""What the server promises to keep at most for a stalled reader: hits that wait, and what the cursor holds."""
+"""The most memory that the server may use for a stalled reader: waiting hits, and what the cursor holds."""
 
 Floats = NDArray[np.float64]
 
@@ -93,12 +93,12 @@ class Service:
         return time.clock_gettime((~self._process.pid << 3) | 2)  # what clock_getcpuclockid(pid) gives
 
     def threads(self) -> dict[str, float]:
-        """Return the seconds that each thread has run, by its id; exact for those that do not run right now."""
+        """Return the seconds that each thread has run, by its id; exact for those that are not running."""
         tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
         return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
 
     def busiest(self, before: dict[str, float]) -> Path:
-        """Return where the clock of the thread is that has run most since."""
+        """Return the file with the CPU time of the thread that has run most since ``before``."""
         now = self.threads()
         thread = max(now, key=lambda name: now[name] - before.get(name, 0.0))
         return Path(f"/proc/{self._process.pid}/task/{thread}/schedstat")
@@ -153,7 +153,7 @@ def say(text: str) -> None:
 
 
 def load(name: str) -> datasets.Dataset:
-    """Return a data set, or one made here where its files are missing."""
+    """Return a data set, or a generated one if its files are missing."""
     reason = datasets.missing(name)
     if reason is None:
         return datasets.load(name)

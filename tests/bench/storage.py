@@ -2,7 +2,7 @@
 
 1. search from a warm LMDB file against RAM, per plan, interleaved; and with a tenth of the items in the delta and a
    tenth deleted, against a freshly compacted index;
-2. ingest: a million codes of 128 bits in batches of 10,000 with fsync, then sealed, beside plain writes of as many
+2. ingest: a million codes of 128 bits in batches of 10,000 with fsync, then sealed, against plain writes of as many
    bytes;
 3. group commit: 50,000 single upserts from 8 threads;
 4. rewriting: ten rounds over 200,000 items, and the file's size against a fresh index's;
@@ -48,8 +48,10 @@ def fill(
 
 
 def race(views: dict[str, View], costs: Costs, plan: Plan, rounds: int, k: int = 10) -> dict[str, float]:
-    """Return ms per query of each view: query by query the views take turns, in another order each round; the median of
-    a query's rounds, and then the mean of all queries."""
+    """Return ms per query of each view: the mean over all queries of the median over the rounds.
+
+    The views take turns query by query, in another order each round.
+    """
     names = list(views)
     singles = [costs[i] for i in range(len(costs))]
     times = np.zeros((rounds + 1, len(singles), len(names)))
@@ -237,7 +239,7 @@ def larger_than_memory(directory: Path, count: int = 6_000_000, bits: int = 256)
     else:
         result["limited by"] = f"cgroup {group}"
     start = (lambda: (group / "cgroup.procs").write_text(str(os.getpid()))) if group is not None else None
-    for _ in range(20):  # let go of what the writing left in the page cache
+    for _ in range(20):  # drop the written pages from the page cache
         if not drop_cache(path / "codes" / "data.mdb"):
             break
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=start, check=False)
