@@ -214,7 +214,7 @@ class Reranked:
         self._cursor.close()
 
 
-def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer, k: int) -> Answer:
+def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer, k: int, *, single: bool) -> Answer:
     """Return the ``k`` nearest hits of each query by the metric, among those found by their codes."""
     hits = []
     for row, (query, count) in enumerate(zip(queries, found.counts.tolist(), strict=True)):
@@ -222,10 +222,12 @@ def rerank_batch(snapshot: Snapshot, queries: NDArray[np.float32], found: Answer
         distances = measure(snapshot.settings.metric, query, snapshot.vectors(ids))
         order = np.lexsort((ids, distances))[:k]
         hits.append((ids[order], distances[order]))
-    return _answer(hits, k, found.counts == len(snapshot), found.stats)
+    return _answer(hits, k, found.counts == len(snapshot), found.stats, single)
 
 
-def search_exactly(snapshot: Snapshot, encoder: Encoder, queries: NDArray[np.float32], k: int, plan: Plan) -> Answer:
+def search_exactly(
+    snapshot: Snapshot, encoder: Encoder, queries: NDArray[np.float32], k: int, plan: Plan, *, single: bool
+) -> Answer:
     """Return the ``k`` nearest items of each query by the metric, all proven."""
     hits, stats = [], []
     for query in queries:
@@ -233,7 +235,7 @@ def search_exactly(snapshot: Snapshot, encoder: Encoder, queries: NDArray[np.flo
         with snapshot.view.cursor(bound.costs, plan=plan) as cursor:
             hits.append(Reranked(snapshot, query, cursor, bound=bound).next(k))
             stats.append(cursor.stats)
-    return _answer(hits, k, np.ones(len(queries), dtype=bool), stats)
+    return _answer(hits, k, np.ones(len(queries), dtype=bool), stats, single)
 
 
 def _answer(
@@ -241,6 +243,7 @@ def _answer(
     k: int,
     exact: NDArray[np.bool_],
     stats: Sequence[Stats],
+    single: bool,
 ) -> Answer:
     counts = np.array([len(ids) for ids, _ in hits], dtype=np.uint64)
     columns = int(counts.max(initial=0))
@@ -249,5 +252,7 @@ def _answer(
     for row, hit in enumerate(hits):
         ids[row, : len(hit[0])], distances[row, : len(hit[0])] = hit
     proven = np.where(exact, counts, 0).astype(np.uint64)
+    if single:
+        return Answer(ids[0], distances[0], counts, proven, exact, stats)
     ids, distances = padded(ids, k, np.iinfo(np.uint64).max), padded(distances, k, np.inf)
     return Answer(ids, distances, counts, proven, exact, stats)

@@ -191,17 +191,17 @@ class StoredIndex(IndexVerbs):
             return self.snapshot().view.search(made, k, radius, plan, budget=budget, threads=threads)
         encoder = self._check_rerank(vectors, (codes, weights, table, radius))
         queries, factor = read_queries(self.settings, vectors, rerank, costs)
-        snapshot, count = self.snapshot(), check_k(k)
+        snapshot, count, single = self.snapshot(), check_k(k), np.ndim(vectors) == 1  # type: ignore[arg-type]
         if factor is None:
             if budget is not None:
                 raise InvalidArgumentError(
                     "a budget with rerank = 'exact'; use search() instead and give a budget to next()"
                 )
-            return search_exactly(snapshot, encoder, queries, count, plan)
+            return search_exactly(snapshot, encoder, queries, count, plan, single=single)
         nearest = min(count * factor, len(snapshot))
         made = encoder.costs(queries, costs)
         found = snapshot.view.search(made, nearest, plan=plan, budget=budget, threads=threads)
-        return rerank_batch(snapshot, queries, found, count)
+        return rerank_batch(snapshot, queries, found, count, single=single)
 
     def _costs(
         self,

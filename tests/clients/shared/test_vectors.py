@@ -50,9 +50,11 @@ def test_searches_with_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[st
     expected, found = (index.search_batch(vectors=QUERIES, k=7, **options) for index in pair)
     assert (found.ids.tobytes(), found.distances.tobytes()) == (expected.ids.tobytes(), expected.distances.tobytes())
     assert found.exact.tolist() == expected.exact.tolist()
-    for query in QUERIES[:2]:
+    for row, query in enumerate(QUERIES[:2]):
         one, other = (list(index.search(vector=query, k=7, payloads=True, **options)) for index in pair)
         assert other == one
+        for index in pair:
+            assert index.search_batch(vectors=query, k=7, **options).ids.tolist() == expected.ids[row].tolist()
 
 
 def test_codes_are_the_same(pair: tuple[AnyIndex, AnyIndex]) -> None:
