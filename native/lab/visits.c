@@ -1,6 +1,6 @@
 /* The visited set, as in the paper's systems: one bit per row, all cleared before each query. (With a billion rows,
- * clearing takes the constant 8 ms of the paper's Table VII.) PQTable's counters are reset one by one instead: they are
- * 16 times as large, and few rows are counted.
+ * clearing accounts for the constant 8 ms in the paper's Table VII.) PQTable also counts in how many tables each row
+ * was found. Its counters take 16 bits per row, but few are used, so only those are reset.
  */
 #include "visits.h"
 

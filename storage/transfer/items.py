@@ -149,7 +149,7 @@ def import_items(
     """Upsert the items of a file from row ``start`` on, in batches. Returns how many.
 
     Without ids in the file, its rows get the ids ``first_id``, ``first_id + 1`` and so on, counted from row 0. If an
-    import fails, some batches have been written. Repeating it, or continuing where it failed, gives the same result.
+    import fails, the batches before the failure stay written. To finish it, repeat it or continue at the failed row.
     """
     file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=first_id)
     pieces = file.pieces(start, batch)
@@ -164,7 +164,7 @@ def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, f
     """Open a file of codes with ``bits`` bits, in any of the formats above. Only its head is read, except for ``.npz``.
 
     Without ids in the file, rows get the ids ``first_id``, ``first_id + 1`` and so on. Raises
-    :class:`InvalidArgumentError` if the file does not have its suffix's format, or holds codes of another length.
+    :class:`InvalidArgumentError` if the contents do not match the suffix, or the codes have another length.
     """
     source = Path(path)
     return CodesFile(source, IndexSettings(bits, bit_order), open_columns(source, "codes"), first_id)
@@ -220,7 +220,7 @@ class VectorsFile(RowsFile[VectorsPiece]):
             raise InvalidArgumentError(f"{path} holds {rows.dtype.name}; vectors must be {', '.join(DTYPES)}")
         if rows.ndim != 2 or dim not in (None, rows.shape[1]):
             wanted = "dim" if dim is None else dim
-            raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors of this index are [n, {wanted}]")
+            raise InvalidArgumentError(f"{path} has shape {[*rows.shape]}; vectors must be [n, {wanted}]")
         super().__init__(path, "vectors", columns, first_id)
         self.dim: int = check_dim(rows.shape[1])
         """Number of components of a vector."""

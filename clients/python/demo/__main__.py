@@ -1,8 +1,8 @@
 """``python -m whamming.demo``: type a sentence and see the nearest dictionary definitions.
 
 The demo starts a server with an index of definitions. The code of a text is the sign bits of its embedding. The weights
-of a query are the absolute values of the sentence's embedding, so a bit that the sentence is sure of costs more when it
-differs. Each hit is shown as soon as the server has proven it.
+of a query are the absolute values of the sentence's embedding: the farther a component is from zero, the more a
+mismatch in its bit costs. Each hit is shown as soon as the server has proven it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def serving(data: Path, listen: str) -> Iterator[str]:
 
 
 def filled(database: whamming.RemoteDatabase) -> RemoteIndex:
-    """Return the index of texts. Create and fill it if it does not exist yet."""
+    """Return the index of texts. Create it if it does not exist, and fill it if texts are missing."""
     index = database.create_index(INDEX, BITS, exist_ok=True)
     glosses = load()
     if len(index) != len(glosses.texts):
@@ -98,7 +98,7 @@ def filled(database: whamming.RemoteDatabase) -> RemoteIndex:
         index.upsert(glosses.ids, glosses.codes, [text.encode() for text in glosses.texts])
         index.seal()
         took = time.perf_counter() - start
-        print(f"loaded {len(glosses.texts):,} texts of {BITS} bits into LMDB through the server in {took:.2f} s")
+        print(f"loaded {len(glosses.texts):,} texts with {BITS}-bit codes into LMDB through the server in {took:.2f} s")
     return index
 
 

@@ -101,14 +101,14 @@ class Portal:
                 self.run(pieces.aclose())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that closes something. Once the interpreter exits, everything is closed already."""
+        """Run a coroutine that closes something. Do nothing in a fork, or at exit, when all is closed already."""
         if self._is_usable():
             self.run(call)
         else:
             call.close()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call a function in the loop without waiting for it."""
+        """Call a function in the loop without waiting for it. At exit or in a fork, do nothing."""
         if self._is_usable():
             self.loop.call_soon_threadsafe(call)
 

@@ -33,7 +33,7 @@ class Queries:
         vectors: ArrayLike | None,
         form: Form | None,
     ) -> None:
-        """Take one query, or several in a batch dimension."""
+        """Take one query, or several along a leading batch dimension."""
         self._codes = None if code is None else _codes(as_array(code, "query codes"))
         self._tables = None if table is None else _tables(as_numbers(table, "costs"))
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
@@ -46,7 +46,7 @@ class Queries:
         """True if there is one query, without a batch dimension."""
         given = [rows for rows in (self._codes, self._tables, self._vectors) if rows is not None]
         if len(given) > 1:
-            raise InvalidArgumentError("more than one query given; give a code, a cost table or a vector")
+            raise InvalidArgumentError("more than one kind of query given; give a code, a cost table or a vector")
         count = len(given[0]) if given else 1
         if count == 1 and self._weights is not None and self._codes is not None:  # one code, several rows of weights
             count = len(self._weights)

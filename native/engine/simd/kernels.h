@@ -27,10 +27,10 @@ struct sweep_job {
 /* Runs the job. Returns the first block that was not processed. */
 typedef size_t sweep_kernel(struct sweep_job *job);
 
-/* Find the codes whose sum of look-ups is below 255, among SIEVE_CODES codes of which the first `count` are used. The
- * codes are stored in columns of 8 bytes: the first column of all codes, then the second, and so on, `stride` bytes
- * apart. lut holds 16 bytes per nibble, in the order of the code. Writes the numbers of the codes found to `in`, in any
- * order, and returns their count. */
+/* Finds those of the first `count` codes whose sum of look-ups is below 255. All SIEVE_CODES codes must be readable,
+ * even if `count` is smaller. Codes are stored by column: bytes 0 to 7 of every code, then bytes 8 to 15 of every code,
+ * and so on. Columns start `stride` bytes apart. lut holds 16 bytes per nibble, in the order of the code. Writes the
+ * numbers of the codes found to `in`, in any order, and returns their count. */
 typedef size_t sieve_kernel(const uint8_t *codes, size_t columns, size_t stride, const uint8_t *lut, size_t count,
                             uint8_t *in);
 

@@ -3,7 +3,8 @@
  *
  *   KERNEL(name)      the function's name for this set         TARGET        attributes that enable the set
  *   V, V_BYTES        a vector of bytes                        VECTORS       64 / V_BYTES
- *   v_zero()          v_load(p)                                v_table(p)    16 bytes, for v_look
+ *   v_zero()          all bytes 0                              v_load(p)     V_BYTES bytes at p
+ *   v_table(p)        16 bytes at p, as the table t of a look-up
  *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)
  *   v_add8(a, b)      saturating                               v_add16(a, b) saturating
  *   v_even(x)         even bytes as 16-bit lanes               v_odd(x)
@@ -16,7 +17,7 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD = 3 }; /* blocks between a prefetch and its use */
+enum { AHEAD = 3 }; /* narrow: prefetches are for the block this many blocks ahead; wide: for the next */
 
 /* Append the rows of a block's survivors: bit j of in[0] is lane j, bit j of in[1] is lane 64 + j. */
 static inline size_t KERNEL(emit_survivors)(uint32_t *out, size_t block, const uint64_t in[2]) {
@@ -79,7 +80,7 @@ static TARGET size_t KERNEL(narrow)(struct sweep_job *job) {
     return block;
 }
 
-/* Merge the bits of even and odd 16-bit lanes to one bit per code. */
+/* Interleave the bits of the even codes with those of the odd codes: bit j of the result is code j. */
 static inline uint64_t KERNEL(interleave)(uint64_t even, uint64_t odd) {
     uint64_t in = 0;
     for (uint64_t m = even; m; m &= m - 1) in |= UINT64_C(1) << (2 * __builtin_ctzll(m));
