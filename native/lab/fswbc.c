@@ -13,9 +13,10 @@
  *                  1 / \ 2
  *               1011   1001
  *
- * Invariants. The tree contains every code exactly once (Corollary 1): undoing the last operation gives the parent.
- * A child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet taken
- * is always in the queue (Proposition 1).
+ * Invariants. The tree contains every code exactly once (Corollary 1), because each code but h has exactly one parent:
+ * if r - 1 is changed too, Operation 1 made the code, otherwise Operation 2 did. Rank 0 alone comes from h. A
+ * child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet taken is
+ * always in the queue (Proposition 1).
  */
 #include "framework.h"
 #include "sequence.h"

@@ -45,7 +45,7 @@ class Attempts:
 
     def reset(self) -> None:
         """Start over after a success."""
-        self._until: float | None = None  # set by the first failure, not by the last success
+        self._until: float | None = None  # the time for retries starts at the next failure
         self._delay = 0.05
 
     async def wait(self, error: ServiceError) -> None:

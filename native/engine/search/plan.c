@@ -35,14 +35,15 @@ void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint
 /* The total number of buckets that the probe will need. `forecast` is that number at the current limit, but early in a
  * probe the limit still falls a lot. This corrects for it with a fit to SIFT and GIST codes, for k = 1 to 100. If 1/400
  * of the forecast buckets have been probed, a search needs about a quarter of the forecast; after 1/50, half; after
- * 1/10, four fifths. */
+ * 1/10, 85 %. */
 static double expected_buckets(double forecast, double probed) {
     double share = 1.9 * pow(probed / forecast, 0.35);
     return share < 1 ? forecast * share : forecast;
 }
 
-/* How much the rest of the probe may take, as a multiple of the sweep's time. Early on it may take longer than a sweep,
- * because switching wastes the work done. Later it must be shorter, because the forecasts so far were too low. */
+/* How much the rest of the probe may take, as a multiple of the sweep's time. Early on, the probe is favoured,
+ * because a switch throws its work away. If it is still running later, the forecasts so far were too low, so its rest
+ * must then be clearly shorter than a sweep. */
 static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
 
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
