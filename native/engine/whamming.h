@@ -50,8 +50,8 @@ enum wh_status {
 /* The meaning of a status, in English. Never NULL; the text is static. */
 const char *wh_status_text(int status);
 
-/* Return memory that was freed, but kept by the C library for later allocations, to the system. Takes about a
- * millisecond. Returns 1 if any was returned; 0 if there was none or the C library does not support it. */
+/* The C library keeps freed memory for later allocations. This function gives it back to the system, which takes about
+ * a millisecond. Returns 1 if any was given back; 0 if there was none or the C library does not support it. */
 int wh_release_memory(void);
 
 /* Keep freed memory for later allocations, up to about 16 MiB per heap, for the rest of the process. By default the C
@@ -84,9 +84,10 @@ enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
 
 /* Round `count` consecutive cost tables of bits x 2 numbers (row-major, any alignment). Each cost becomes
  *
- *     rint(cost x 2^exponent), ties to even;  exponent = 53 - x - ceil(log2(bits)), where every |cost| < 2^x
+ *     rint(cost x 2^exponent), ties to even;  exponent = 53 - x - ceil(log2(bits))
  *
- * so that no sum leaves [-2^53, 2^53]. If both costs of a bit round to the same integer, its optimum and delta are 0.
+ * where x is the smallest integer such that every |cost| < 2^x. So no sum leaves [-2^53, 2^53]. If all costs are 0, the
+ * exponent is 0. If both costs of a bit round to the same integer, its optimum and delta are 0.
  *   type       enum wh_number
  *   optima     out: count x ceil(bits / 8) bytes
  *   deltas     out: count x bits
@@ -98,8 +99,8 @@ enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
 int wh_costs_round_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
                           uint64_t *deltas, int64_t *floors, int32_t *exponents, size_t *failed);
 
-/* The same for queries given as a code (ceil(bits / 8) bytes) and weights: the cost of a mismatch in each bit (bits
- * numbers, possibly negative). The result equals that of the cost table in which a matching bit costs 0.
+/* The same for queries given as a code (ceil(bits / 8) bytes) and one weight per bit: the cost of a mismatch in that
+ * bit, possibly negative. The result equals that of the cost table in which a matching bit costs 0.
  *   shared_code     1: `codes` holds one code, shared by all queries
  *   shared_weights  1: `weights` holds one row, shared by all queries */
 int wh_costs_round_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights,
@@ -253,8 +254,8 @@ struct wh_search {
     uint64_t after_id;
 };
 
-/* Fill `count` searches that differ in their costs only. None is resumed. The costs are borrowed, row by row as
- * rounding writes them, and must outlive the searches. */
+/* Fill `count` searches that differ in their costs only. None is resumed. The arrays of costs have the layout that the
+ * rounding functions write. They are borrowed, and must outlive the searches. */
 void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
                       const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
                       uint64_t k, double radius);
@@ -275,9 +276,9 @@ struct wh_budget {
 };
 
 struct wh_stats {
-    uint32_t plan;     /* WH_PROBE or WH_SWEEP: the current plan, or the last one */
+    uint32_t plan;     /* WH_PROBE or WH_SWEEP: the current or last plan of the first part */
     uint32_t switched; /* 1: changed from probe to sweep */
-    uint32_t rounds;   /* passes over the index; more than 1 only beyond 65,536 hits or if k is unlimited */
+    uint32_t rounds;   /* most passes over any part; more than 1 only beyond 65,536 hits or if k is unlimited */
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed, empty ones included */
     uint64_t buckets_nonempty; /* buckets probed that were not empty */
@@ -326,7 +327,7 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
  *                    the results are unspecified. May be NULL
  *   nanoseconds      stop after about this time; 0: no limit
  *   done             out: the first *done queries have complete results; those of the others are unspecified. It is q,
- *                    unless the time ran out. May be NULL
+ *                    unless the time ran out or the call was cancelled. May be NULL
  *   ids, distances   out: q x k. Row i has counts[i] hits, then UINT64_MAX and +infinity
  *   counts           out: q
  *   stats            out: q, or NULL

@@ -2,14 +2,14 @@
 
 ==========  ==========================================================================================================
 ``.npz``    ``codes``, ``ids`` and, if there are any, ``payload_ends`` and ``payload_data``; held in memory
-``.npy``    codes only, with the ids in a second file, ``<name>.ids.npy``; in pieces, so any size fits
-``.fvecs``  import only: vectors, each an int32 dimension and that many float32; in pieces
-``.bvecs``  import only: packed codes, or vectors, each an int32 width and that many bytes; in pieces
+``.npy``    the codes; ids are in a second file, ``<name>.ids.npy``; no payloads; in pieces, so any size fits
+``.fvecs``  import only: vectors; a row is an int32, the dimension, followed by that many float32; in pieces
+``.bvecs``  import only: packed codes, or vectors; a row is an int32, the width, followed by that many bytes; in pieces
 ==========  ==========================================================================================================
 
 Codes may be packed, ``uint8 [n, ceil(bits / 8)]`` in the index's bit order; booleans, ``bool [n, bits]``; or
 floating-point vectors, ``[n, bits]``, whose positive values become 1. For an index with an encoder,
-:func:`read_vectors` reads the vectors themselves. :mod:`whamming.storage.transfer.columns` reads the files.
+:func:`read_vectors` reads vectors from the same formats. :mod:`whamming.storage.transfer.columns` reads the files.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Attempts:
         self._delay = 0.05
 
     async def wait(self, error: ServiceError) -> None:
-        """Wait before the next attempt. Raises ``error`` if the time for retries is over."""
+        """Wait before the next attempt. Raises ``error`` if the time for retries would be over by then."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._seconds

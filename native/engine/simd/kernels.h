@@ -16,7 +16,8 @@ struct sweep_job {
     const uint32_t *order; /* byte offset of each plane in the block, in visiting order */
     const uint8_t *lut;    /* 16 bytes per plane, in visiting order; planes padded to a multiple of 4 */
     size_t check_from;     /* no code can exceed the limit before this many planes (a multiple of 2; of 4 if wide) */
-    size_t prefetch;       /* planes of a later block to prefetch; 0 if the blocks are in cache */
+    size_t prefetch;       /* planes of a later block to prefetch; 0 if the blocks are in cache. The wide kernel also
+                              prefetches within a block, this many planes ahead */
     uint16_t limit;        /* wide only: larger sums are rejected */
     size_t first, last;
     uint32_t *survivors;
@@ -29,8 +30,9 @@ typedef size_t sweep_kernel(struct sweep_job *job);
 
 /* Finds those of the first `count` codes whose sum of look-ups is below 255. All SIEVE_CODES codes must be readable,
  * even if `count` is smaller. Codes are stored by column: bytes 0 to 7 of every code, then bytes 8 to 15 of every code,
- * and so on. Columns start `stride` bytes apart. lut holds 16 bytes per nibble, in the order of the code. Writes the
- * numbers of the codes found to `in`, in any order, and returns their count. */
+ * and so on. Columns start `stride` bytes apart. lut holds 16 bytes per nibble, in the order of the code.
+ *   in  out: the numbers of the codes found, in any order
+ * Returns how many were found. */
 typedef size_t sieve_kernel(const uint8_t *codes, size_t columns, size_t stride, const uint8_t *lut, size_t count,
                             uint8_t *in);
 
