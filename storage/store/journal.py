@@ -9,6 +9,15 @@ Thread safety: the store calls :meth:`Journal.append`, :meth:`Journal.install`, 
 :meth:`Journal.store` or :meth:`Journal.check_segments`, and any number of threads in the other methods.
 :meth:`Journal.close` is called last, but :meth:`Journal.verify` and :meth:`Journal.backup` may still be running then,
 and must complete.
+
+Interrupts: a KeyboardInterrupt may end any method at any line. The next call must find no lock taken and no transaction
+open. If :meth:`Journal.append` has recovered writes but is interrupted, it may recover them again.
+
+What a journal has to keep of a :class:`WriteBatch`: ``deletes``, and of ``upserts`` the ``ids``, ``codes``,
+``payloads.ends`` and ``payloads.data`` if ``payloads`` is not None, and ``vectors`` if it is not None.
+
+What the database does: it keeps other processes from writing, puts the file ``encoder`` next to the journal's files,
+and renames the directory of an index after creating it and before dropping it.
 """
 
 from __future__ import annotations
@@ -48,14 +57,18 @@ class JournalState:
 
 
 class Journal(Protocol):
-    """Keeps the segments and recent writes of one index. Every method may raise a StorageError."""
+    """Keeps the segments and recent writes of one index.
+
+    Every method may raise a StorageError, and should convert errors of the system or of a library to one:
+    StorageFullError if there is no space, and nothing was lost; CorruptStoreError if a checksum is wrong.
+    """
 
     persistent: bool
     """Whether the data can be loaded again after :meth:`close`, by this process or another."""
 
     @property
     def settings(self) -> IndexSettings:
-        """The settings of the index."""
+        """The settings of the index; read only after :meth:`load`."""
 
     @property
     def max_rows(self) -> int:
@@ -82,7 +95,12 @@ class Journal(Protocol):
         """
 
     def store(self, segment: Segment) -> int:
-        """Write the arrays of a new segment, to which nothing refers yet. Returns its number."""
+        """Write the arrays of a new segment, to which nothing refers yet. Returns its number.
+
+        The number differs from those of all installed segments. Errors and crashes leave segments that were never
+        installed; :meth:`load` should remove them, unless the journal is read-only.
+        ``Segment(settings, arrays)`` opens arrays again: any buffers, of any alignment.
+        """
 
     def check_segments(self, numbers: Sequence[int]) -> None:
         """Raise CorruptStoreError if stored segments are damaged.

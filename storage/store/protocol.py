@@ -124,7 +124,10 @@ class Backend(Protocol):
     """Whether each index lives in a directory. If False, indexes are in memory and ``path`` is only a name."""
 
     def create(self, path: Path, settings: IndexSettings) -> None:
-        """Create an empty index at ``path``, a directory that does not exist yet."""
+        """Create an empty index at ``path``, a directory that does not exist yet.
+
+        The database then adds a file ``encoder`` to the directory if the index has an encoder, and renames it.
+        """
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> Store:
         """Open the index at ``path``. ``settings`` is given only if the backend is not persistent."""
