@@ -16,26 +16,26 @@ _RAW_STATS: Final = ffi.typeof("struct wh_stats[]")
 
 
 class Stats(NamedTuple):
-    """Statistics of a search so far."""
+    """Statistics of a search so far. The fields are those of ``struct wh_stats``, in the same order."""
 
-    plan: Plan
+    plan: Plan = "auto"
     """``"probe"`` or ``"sweep"``: the current plan, or the last one."""
-    switched: bool
+    switched: bool = False
     """Whether the search changed from probe to sweep."""
-    rounds: int
+    rounds: int = 0
     """Passes over the index: more than one only beyond 65,536 hits or if k is unlimited."""
-    buckets: int
+    buckets: int = 0
     """Buckets probed, empty ones included."""
-    buckets_nonempty: int
-    candidates: int
+    buckets_nonempty: int = 0
+    candidates: int = 0
     """Codes found in buckets, or left by the sweep's filter."""
-    verified: int
+    verified: int = 0
     """Codes whose exact distance was computed."""
-    blocks: int
+    blocks: int = 0
     """Blocks of 128 codes swept."""
-    planes: int
+    planes: int = 0
     """Planes read in those blocks, 64 bytes each."""
-    seconds: float
+    seconds: float = 0.0
     """Time spent in the engine."""
 
     def _repr_html_(self) -> str:
@@ -96,7 +96,6 @@ class BatchStats(Sequence[Stats]):
 
 
 def _stats_of(row: tuple[int, ...]) -> Stats:
-    """Convert the fields of ``struct wh_stats``, in their order."""
-    plan, switched, rounds, _, buckets, nonempty, candidates, verified, blocks, planes, spent = row
-    name = PLAN_NAMES[plan]
-    return Stats(name, bool(switched), rounds, buckets, nonempty, candidates, verified, blocks, planes, spent / 1e9)
+    """Convert the fields of ``struct wh_stats``."""
+    plan, switched, rounds, _, *counts, spent = row
+    return Stats._make((PLAN_NAMES[plan], bool(switched), rounds, *counts, spent / 1e9))

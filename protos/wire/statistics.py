@@ -10,46 +10,37 @@ from whamming.native.display import counted
 from whamming.v1 import search_pb2
 from whamming.wire.enums import PLANS
 
-NO_STATS = Stats("auto", False, 0, 0, 0, 0, 0, 0, 0, 0.0)
+NO_STATS = Stats()
 """The statistics of a query that ended before it started."""
 
 _PLAN_NUMBERS = {word: PLANS.number("plan", word) for word in PLANS.words}
+_COLUMNS = [{"seconds": "engine_seconds"}.get(name, name) for name in Stats._fields[1:]]  # after the plan
 
 
 def add_statistics(columns: search_pb2.StatisticsColumns, stats: Sequence[Stats], elapsed: Sequence[float]) -> None:
     """Append one entry per query to each column."""
     if not stats:
         return
-    plans, switched, rounds, buckets, nonempty, candidates, verified, blocks, planes, seconds = zip(*stats, strict=True)
+    plans, *others = zip(*stats, strict=True)
     columns.plans.extend([_PLAN_NUMBERS[plan] for plan in plans])
-    columns.switched.extend(switched)
-    columns.rounds.extend(rounds)
-    columns.buckets.extend(buckets)
-    columns.buckets_nonempty.extend(nonempty)
-    columns.candidates.extend(candidates)
-    columns.verified.extend(verified)
-    columns.blocks.extend(blocks)
-    columns.planes.extend(planes)
-    columns.engine_seconds.extend(seconds)
+    for name, values in zip(_COLUMNS, others, strict=True):
+        getattr(columns, name).extend(values)
     columns.elapsed_seconds.extend(elapsed)
 
 
 def stats_at(columns: search_pb2.StatisticsColumns, row: int) -> Stats:
-    """Return the statistics in one row. They are zero if the server sent none."""
+    """Return the statistics in one row. Those that the server did not send, because it is older, are zero."""
     if not columns.plans:
         return NO_STATS
-    return Stats(
-        PLANS.word("plans", columns.plans[row]) or "auto",
-        columns.switched[row],
-        columns.rounds[row],
-        columns.buckets[row],
-        columns.buckets_nonempty[row],
-        columns.candidates[row],
-        columns.verified[row],
-        columns.blocks[row],
-        columns.planes[row],
-        columns.engine_seconds[row],
-    )
+    plan = PLANS.word("plans", columns.plans[row]) or "auto"
+    others = [getattr(columns, name) for name in _COLUMNS]
+    return Stats._make([plan, *(values[row] if values else 0 for values in others)])
+
+
+def query_statistics(columns: search_pb2.StatisticsColumns) -> search_pb2.QueryStatistics:
+    """Return the only entry of each column."""
+    fields = {field.name: values[0] for field, values in columns.ListFields()}
+    return search_pb2.QueryStatistics(plan=fields.pop("plans"), **fields)
 
 
 class RemoteStats(Sequence[Stats]):

@@ -14,6 +14,7 @@ from whamming.v1 import search_pb2, types_pb2
 from whamming.wire.columns import payload_list_of
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import AnswerTooLargeError, UnavailableError, error_of
+from whamming.wire.statistics import query_statistics
 
 _QUERY_ID: Final = 0
 _FIELDS: Final = {
@@ -80,7 +81,7 @@ def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
         lower_bound=whole.lower_bounds[-1],
         reason=ends.reasons[0],
         exact=ends.exact[0],
-        statistics=_statistics(ends.statistics) if ends.HasField("statistics") else None,
+        statistics=query_statistics(ends.statistics) if ends.HasField("statistics") else None,
         resume=ends.resumes[0].token if ends.resumes else None,
     )
     ids = np.frombuffer(whole.ids.uint64, "<u8").tolist()
@@ -92,20 +93,3 @@ def _answer(whole: search_pb2.SearchResponse) -> search_pb2.SearchOnceResponse:
         for item, distance in zip(ids, np.frombuffer(guess.distances, "<f8").tolist(), strict=True):
             answer.guesses.add(id=item, distance=distance)
     return answer
-
-
-def _statistics(columns: search_pb2.StatisticsColumns) -> search_pb2.QueryStatistics:
-    """Return the only entry of each column."""
-    return search_pb2.QueryStatistics(
-        plan=columns.plans[0],
-        switched=columns.switched[0],
-        rounds=columns.rounds[0],
-        buckets=columns.buckets[0],
-        buckets_nonempty=columns.buckets_nonempty[0],
-        candidates=columns.candidates[0],
-        verified=columns.verified[0],
-        blocks=columns.blocks[0],
-        planes=columns.planes[0],
-        engine_seconds=columns.engine_seconds[0],
-        elapsed_seconds=columns.elapsed_seconds[0],
-    )

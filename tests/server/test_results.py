@@ -18,7 +18,7 @@ from whamming.wire.columns import payload_list_of
 from whamming.wire.fields import FieldError
 from whamming.wire.statistics import NO_STATS, stats_at
 
-STATS = Stats("sweep", True, 3, 2**63, 1, 2**40, 7, 128, 0, 0.25)
+STATS = Stats("sweep", True, 3, buckets=2**63, candidates=2**40, blocks=128, seconds=0.25)
 
 
 def some(query_id: int, count: int, end: End | None = None, *, payloads: bool = False, every: int = 1) -> Results:
