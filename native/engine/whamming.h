@@ -37,7 +37,7 @@
 
 enum wh_status {
     WH_OK = 0,
-    WH_MEMORY = 1,     /* an allocation failed; nothing was changed */
+    WH_MEMORY = 1,     /* an allocation failed */
     WH_ARGUMENT = 2,   /* an argument is outside its documented range */
     WH_NOT_FINITE = 3, /* a cost is NaN or infinite */
     WH_CORRUPT = 4,    /* the arrays are inconsistent; the index must not be trusted */
@@ -332,7 +332,7 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
  *   counts           out: q
  *   stats            out: q, or NULL
  * Failures: WH_ARGUMENT, and those of wh_cursor_open and wh_cursor_next. If several queries fail, the status is that of
- * one of them. */
+ * one of them. After a failure, the outputs are unspecified. */
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,
                     uint32_t threads, volatile uint32_t *cancel, uint64_t nanoseconds, uint64_t *ids, double *distances,
                     uint64_t *counts, struct wh_stats *stats, size_t *done);

@@ -13,7 +13,7 @@ struct lab_hit {
 struct lab_nearest {
     struct lab_hit *heap; /* heap[0] is the worst by (distance, id) */
     size_t size;
-    size_t capacity; /* min(k, n), so that a heap over all codes counts as full */
+    size_t capacity; /* min(k, n), so that a heap that holds all codes counts as full */
 };
 
 /* Initialise an empty heap. Failures: LAB_MEMORY; call lab_nearest_free also after a failure. */

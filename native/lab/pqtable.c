@@ -11,7 +11,7 @@
  *         +----------> rank of part 0
  *           0  1  2
  *
- * Invariants. Costs do not decrease along any rank. So all predecessors of the cheapest unpopped tuple have been
+ * Invariants. A higher rank never costs less. So all predecessors of the cheapest unpopped tuple have been
  * popped, and that tuple is in the queue. A tuple is queued when the last of its predecessors is popped, so only once.
  */
 #include "framework.h"

@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_SEQUENCE_H
 #define WHAMMING_LAB_SEQUENCE_H
-/* A probing sequence: all codes of one substring, each exactly once, in nondecreasing cost.
+/* A probing sequence: all codes of one substring, each exactly once, in order of nondecreasing cost.
  *
  * Two generators produce the same sequence up to ties: lab_flips (fswbc.c) and lab_parts (pqtable.c). In both, the
  * cheapest code not probed yet is on top of the frontier.

@@ -5,7 +5,7 @@
 
 struct lab_weigher {
     size_t code_bytes;
-    uint64_t (*sums)[256]; /* sums[byte][value]: cost of a code whose byte `byte` is `value` */
+    uint64_t (*sums)[256]; /* sums[byte][value]: cost of the bits of byte `byte` if it is `value` */
 };
 
 /* Allocate for the codes of this index. Failures: LAB_MEMORY; call lab_weigher_free also after a failure. */

@@ -23,7 +23,7 @@ void *memory_array(uint64_t size) {
     void *array = wh_aligned_alloc(align, rounded ? rounded : align);
     if (!array) return NULL;
 #if defined(__linux__)
-    /* Both plans access large arrays at random: huge pages save TLB misses. This is advice, so failure is ignored. */
+    /* Reads of large arrays are scattered, so huge pages save TLB misses. This is advice, so failure is ignored. */
     if (align == HUGE_PAGE) madvise(array, rounded, MADV_HUGEPAGE);
 #endif
     memset(array, 0, rounded);

@@ -17,7 +17,7 @@
  *   IDS        id_bytes (0, 4 or 8) per code, row by row, increasing within a row; 0: each id equals its row
  *   GROUPS     uint32 start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x r), grouped by bucket; rows increase within a bucket
+ *   POSTINGS   uint32 row x (m x r), grouped by bucket; rows increase within a bucket (single: per table)
  *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 zero bytes
  *
  * Substrings. The first c (`covered`) bits of the code are cut into m substrings of consecutive bits. The first (c mod
@@ -25,13 +25,13 @@
  * first bit is the key's lowest bit.
  *
  * Buckets. A key of at most directory_bits bits is its own bucket number. A longer key is hashed to that many bits, so
- * that no table needs a directory of 2^32 entries. Different keys may then share a bucket. This costs one comparison
- * per row and nothing else: a search takes only rows whose key is the one that it probes.
+ * that no table needs a directory of 2^32 entries. Different keys may then share a bucket. A search compares all rows
+ * of the bucket, but takes only those whose key is the one that it probes.
  *
  *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x r)
  *   single, wide:         uint32 offset[2^d x m + 1]; the group of table t in bucket k is k x m + t
- *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: group t is
- *                         base + end[t - 1] .. base + end[t]
+ *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes; the group of table t is
+ *                         [base + end[t - 1], base + end[t]), where end[-1] = 0
  *
  * The single table is that of the paper's section IV.B: one directory for all substrings. Unlike in the paper, each
  * bucket groups its postings by table, so that a probe for table t finds only rows whose t-th substring is the key.
@@ -121,7 +121,7 @@ void substrings_fill(struct substring *substring, const struct meta *meta);
 /* Bytes per bucket in the narrow directory. */
 static inline size_t narrow_record_bytes(uint32_t tables) { return 4 + (2 * (size_t)tables + 3) / 4 * 4; }
 
-/* Bytes from one bucket of a table to its next. */
+/* Bytes in DIRECTORY from one bucket of a table to the next. */
 static inline size_t record_bytes_of(const struct meta *meta) {
     if (meta->narrow) return narrow_record_bytes(meta->tables);
     return meta->layout == WH_SINGLE ? 4 * (size_t)meta->tables : 4;

@@ -10,7 +10,7 @@ struct distinct {
     uint32_t *first;     /* per distinct code: the first code equal to it */
 };
 
-/* Find the distinct codes. Of the last byte of a code, only the bits in last_mask are compared. The result takes 8
+/* Find the distinct codes. In the last byte of a code, only the bits in last_mask are compared. The result takes 8
  * bytes per code; scratch memory is 8 to 16 bytes per code. Returns a wh_status (WH_MEMORY); distinct_free is safe on a
  * zeroed or failed struct. */
 int distinct_find(struct distinct *distinct, const uint8_t *codes, uint64_t n, size_t code_bytes, uint8_t last_mask);

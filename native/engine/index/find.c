@@ -2,8 +2,9 @@
  *
  * Each search starts at the result of the one before. It guesses from the distance between the two ids how far ahead
  * its result is, as if the ids of the index were evenly spaced, and corrects the guess in steps that double (galloping
- * search). Each step reads an id at a random place, so few steps matter: a list of increasing ids takes one or two per
- * id if the index's ids are consecutive, and never many more than a search that starts in the middle. */
+ * search). Each step reads an id at a random place, so the number of steps matters. A list of increasing ids takes one
+ * or two steps per id if the index's ids are consecutive. At worst, it takes about twice as many as a binary
+ * search. */
 #include "index/arrays.h"
 
 struct finder {

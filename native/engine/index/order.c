@@ -19,7 +19,7 @@
 #include "base/parallel.h"
 
 enum {
-    LEAF = 32,       /* codes; smaller than a block, so that blocks across two leaves are still similar */
+    LEAF = 32,       /* codes; smaller than a block, since blocks are not aligned to nodes */
     LARGE = 4096,    /* codes: there are few nodes of this size, and their splits matter most */
     SAMPLE = 256,    /* codes sampled to choose the bit of a large node */
     CHOICES = 24,    /* bits to choose from, those that divide most evenly */
@@ -191,7 +191,7 @@ static void order_node(void *context, size_t i, uint32_t worker) {
 
 int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_t threads, volatile uint32_t *progress,
                 uint32_t from, uint32_t to) {
-    enum { MAX_NODES = 1024 }; /* twice the nodes that are ever needed */
+    enum { MAX_NODES = 1024 }; /* a pass starts with fewer than 8 x 64 = 512 nodes and at most doubles them */
     if (threads < 1) threads = 1;
     if (threads > MAX_NODES / 16) threads = MAX_NODES / 16;
     struct ordering o = {.codes = codes,

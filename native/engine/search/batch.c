@@ -3,8 +3,7 @@
  * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. Those for
  * which a sweep is cheaper then sweep together, tile by tile: all of them sweep one tile, which is small enough to stay
  * in the fast caches, before the next tile is read. Blocks are read from memory once per group instead of once per
- * query.
- * Threads share the groups.
+ * query. Each thread takes one group at a time.
  */
 #include "search/cursor.h"
 #include "base/memory.h"
@@ -20,7 +19,7 @@ struct batch {
     const struct wh_search *searches;
     size_t q, k, group;
     volatile uint32_t *cancel;
-    uint64_t deadline; /* as clock_nanoseconds tells the time; UINT64_MAX: none */
+    uint64_t deadline; /* a time of clock_nanoseconds; UINT64_MAX: none */
     uint64_t *ids;
     double *distances;
     uint64_t *counts;
@@ -77,7 +76,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.planes_read;
         part_swept(p);
     }
-    /* Learn even if few queries sweep: they share little, which is then part of the estimate. */
+    /* Learn even if few queries sweep. They share little, and the estimate should reflect what is usually shared. */
     planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
     return WH_OK;
 }

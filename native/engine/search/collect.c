@@ -106,7 +106,8 @@ void hits_sort(struct hit *hits, size_t count) {
     }
 }
 
-/* Incremental quicksort (Paredes and Navarro, 2006): only the first section is partitioned further. */
+/* Incremental quicksort (Paredes and Navarro, 2006): only the first section is partitioned further. All hits of a
+ * section come before all hits of the next section. */
 void collect_prove_piece(struct collector *c) {
     size_t first = c->proven, end = c->cuts ? c->cut[c->cuts - 1] : first + c->count;
     while (end - first > COLLECT_PIECE && c->cuts < COLLECT_CUTS) {

@@ -32,7 +32,7 @@ struct collector {
     const uint8_t *dead; /* bit p: the item at place p is dead; NULL: none is. Checked by callers */
     int resumed;         /* 1: only hits after `after` are kept */
     struct hit after;
-    size_t cut[COLLECT_CUTS]; /* while sorting: ends of sections, last section first; each precedes the next */
+    size_t cut[COLLECT_CUTS]; /* while sorting: where sections end, last section first (see collect_prove_piece) */
     size_t cuts;
 };
 

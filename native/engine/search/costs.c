@@ -23,7 +23,8 @@ static int ceil_log2(uint32_t x) {
     return log;
 }
 
-/* The scale of one query, 2^exponent, as two factors: the exponent is -983 to 1126, beyond the 2^1023 of a double. */
+/* The scale of one query, 2^exponent. It is stored as two factors because the exponent ranges from -983 to 1126, and a
+ * double cannot hold more than 2^1023. */
 struct scale {
     double first, second;
     int exponent;

@@ -15,8 +15,8 @@ struct distance {
     uint64_t *byte;   /* code_bytes x 256, in the same allocation; NULL for long codes */
 };
 
-/* Compute the tables of a query. Returns a wh_status (WH_MEMORY); distance_free is safe on a zeroed or failed struct.
- * */
+/* Compute the tables of a query. Returns a wh_status (WH_MEMORY); distance_free is safe on a zeroed or failed
+ * struct. */
 int distance_init(struct distance *distance, uint32_t bits, const uint8_t *optimum, const uint64_t *delta);
 void distance_free(struct distance *distance);
 

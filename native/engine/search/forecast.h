@@ -8,7 +8,7 @@
  * tables. Rounding to steps makes it an estimate, which affects the time of a search and nothing else. */
 #include "search/probe.h"
 
-enum { FORECAST_STEPS = 32, FORECAST_TABLES = 64 /* that are counted; the others are assumed to be similar */ };
+enum { FORECAST_STEPS = 32, FORECAST_TABLES = 64 /* tables to count; the others are assumed similar */ };
 
 /* Number of buckets of all tables together, at least one per table. */
 double forecast_buckets(const struct probe *probe, double limit);

@@ -3,8 +3,9 @@
 /* The search of one part for one query, in rounds of probing or sweeping.
  *
  * A round collects the next `round` hits after the last one returned. A search for k <= 65,536 hits takes one round. A
- * longer or unlimited search takes several, each a multiple of the one before, up to 65,536 hits. Memory stays bounded,
- * and while rounds grow, the repeated work stays below the work done.
+ * larger k takes rounds of 65,536 hits each. An unlimited search starts with 256 hits, and each round has 4 times
+ * as many as the one before, up to 65,536. This bounds the memory. Each round repeats the work of the rounds before it;
+ * while rounds grow, that is the smaller part of its work.
  *
  *      PROBE --(bound > limit)-------------------> SORT --> PROVEN --(all returned)--> next round, or END
  *        \--(planner, or queues full)--> SWEEP ---^
@@ -39,7 +40,7 @@ struct part {
     struct collector collector;
     struct hit *hits;
     size_t room;     /* allocated size of `hits` */
-    size_t round;    /* number of hits that the next round collects */
+    size_t round;    /* maximum number of hits in the current round */
     uint64_t bound;  /* lower bound in cost units of every item neither returned nor proven */
     uint64_t beyond; /* while sorting: lower bound of every item that was not kept */
     struct hit last; /* the last hit returned */
@@ -76,7 +77,8 @@ static inline uint64_t part_bound(const struct part *p) {
     return head ? head->distance : p->bound;
 }
 
-/* An upper limit of the k-th hit of all parts: k items of this part lie within it. UINT64_MAX: not known yet. */
+/* An upper bound on the distance of the cursor's k-th hit: k items of this part lie within it. UINT64_MAX: not known
+ * yet. */
 static inline uint64_t part_limit(const struct part *p) {
     const struct collector *c = &p->collector;
     return c->capacity == p->query->k && collect_full(c) ? c->limit : UINT64_MAX;

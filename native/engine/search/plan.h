@@ -5,10 +5,10 @@
  * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. Each
  * time the effort has doubled, the estimated rest of the probe is compared with the estimated time of a sweep.
  *
- * Probe: the costs say how many buckets the probe needs at the current limit (forecast.h). The limit will still fall,
- * and the number of buckets with it: by a factor of four after the first check, by little later. The time per bucket is
- * learned from earlier searches, separately for near and far buckets. The first buckets of a search are full of codes;
- * those that a long search reaches are nearly empty.
+ * Probe: the costs determine how many buckets the probe needs at the current limit (forecast.h). As the limit falls,
+ * fewer buckets are needed: early in a probe about a quarter of the forecast, later nearly all of it. The time per
+ * bucket is learned from earlier searches, separately for near and far buckets. The first buckets of a search are full
+ * of codes; those that a long search reaches are nearly empty.
  *
  * Sweep: blocks x planes per block x time per plane. The sweep leaves a block when the cheapest of its codes has passed
  * the limit. That code is some standard deviations below the mean; mean and deviation follow from the fraction of ones
@@ -22,10 +22,10 @@
 struct plan {
     struct wh_planner *planner; /* estimates from earlier searches; may be NULL */
     int batch;                  /* a sweep would share its pass with other queries */
-    uint64_t slice;             /* effort between the last check and the next: equals all effort before it */
+    uint64_t slice;             /* effort from the last check to the next; after the first, equal to `total` */
     uint64_t done;              /* effort since the last check */
     uint64_t total;             /* effort up to the last check */
-    uint64_t started;           /* times are in nanoseconds of work on this part */
+    uint64_t started;           /* this and last_check: in nanoseconds of work on this part */
     uint64_t last_check;
     uint64_t last_buckets;  /* buckets probed up to the last check */
     uint64_t limit;         /* the limit of `forecast` */
@@ -34,14 +34,15 @@ struct plan {
     int trial;              /* probe longer than seems worthwhile, to learn */
 };
 
-/* Start the probe or the sweep of a round. Keeps `planner` and `batch`. */
+/* Reset the plan when a probe or a sweep starts. Keeps `planner` and `batch`. */
 void plan_start(struct plan *plan, uint64_t now, uint64_t planes_read);
 
 /* Whether to switch to the sweep now, after a slice of probing for k hits at this limit. Sets the next slice. */
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
                        uint64_t limit, uint64_t now);
 
-/* Learn from the buckets probed since the last check. Call it at the next check and at the end of the probe. */
+/* Learn from the buckets probed since the last check. Call it when the probe ends; plan_prefers_sweep calls it at each
+ * check. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now);
 
 /* Learn from the finished sweep of the round, which ended with this limit. */

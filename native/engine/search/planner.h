@@ -2,8 +2,8 @@
 #define WHAMMING_PLANNER_H
 /* Estimates learned from the searches of one index on this machine. See "Planner" in whamming.h; plan.h uses them.
  *
- * Thread safety: any number of threads may read and learn at once. All values are atomic. Concurrent updates may lose
- * one of them, which is harmless: they affect how a search runs, never its answer.
+ * Thread safety: any number of threads may read and learn at once. All values are atomic. If two threads update a
+ * value at the same time, one update may be lost. This is harmless: estimates never affect the answer of a search.
  *
  * A planner may be NULL: reading then returns the default estimates, and nothing is learned. */
 #include "simd/kernels.h"

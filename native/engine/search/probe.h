@@ -72,9 +72,9 @@ int probe_init(struct probe *probe, const wh_index *index, const struct kernels 
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void probe_free(struct probe *probe);
 
-/* Probe buckets and offer their codes to the collector, until the bound passes the collector's limit (PROBE_DONE) or
- * `effort` is about used up (PROBE_PAUSED). A candidate is one unit of effort, a bucket BUCKET_EFFORT. PROBE_CROWDED:
- * the queues are full; sweep instead. */
+/* Probe buckets and offer their codes to the collector. Stops when the bound has passed the collector's limit or all of
+ * its capacity is proven (PROBE_DONE), or after about `effort` units of work (PROBE_PAUSED). A candidate is one unit, a
+ * bucket BUCKET_EFFORT. PROBE_CROWDED: the queues are full; sweep instead. */
 enum probe_result probe_run(struct probe *probe, struct collector *collector, uint64_t effort);
 
 /* Number of postings left in a partly searched bucket. */

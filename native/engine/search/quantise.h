@@ -7,7 +7,7 @@
 
 /* The scale at which every distance within the limit has a sum of at most `top`.
  *
- * Proof: with scale <= top / limit (1 - 2^-50), the parts' costs c_p satisfy sum floor(fl(c_p x scale)) <=
+ * Proof: with scale <= top / limit (1 - 2^-50), the planes' costs c_p satisfy sum floor(fl(c_p x scale)) <=
  * sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
 static inline double quantise_scale(uint64_t limit, uint32_t top) {
     return limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost exceeds it */

@@ -32,7 +32,8 @@ static inline int sieve_supports(size_t code_bytes, sieve_kernel *kernel) {
 /* Initialise a zeroed sieve. Precondition: sieve_supports. */
 void sieve_init(struct sieve *sieve, const struct distance *distance, sieve_kernel *kernel);
 
-/* Return whether to sieve `count` codes at this limit; if so, prepare the sieve for the limit. sieve may be NULL: 0. */
+/* Return whether to sieve `count` codes at this limit. If so, prepare the sieve for the limit. Returns 0 if sieve is
+ * NULL. */
 int sieve_prepare(struct sieve *sieve, uint64_t limit, size_t count);
 
 /* Copy a code to position i of the sieve. */

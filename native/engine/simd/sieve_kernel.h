@@ -7,7 +7,7 @@
  * byte within the lane. Zipping the vectors that differ in bit x moves the top bit of "within" to where x was, and x to
  * the bottom:
  *
- *      vector    within           c: which code (c0 within the lane's two), p: which byte of the column
+ *      vector    within           c: which code (c0: which of the two in a lane), p: which byte of the column
  *      c3 c2 c1  c0 p2 p1 p0
  *      c0 c2 c1  p2 p1 p0 c3      zip by the first bit
  *      c0 p2 c1  p1 p0 c3 c2             second

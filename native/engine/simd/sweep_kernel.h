@@ -17,7 +17,7 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD = 3 }; /* narrow: prefetches are for the block this many blocks ahead; wide: for the next */
+enum { AHEAD = 3 }; /* the narrow kernel prefetches this many blocks ahead; the wide kernel, one */
 
 /* Append the rows of a block's survivors: bit j of in[0] is lane j, bit j of in[1] is lane 64 + j. */
 static inline size_t KERNEL(emit_survivors)(uint32_t *out, size_t block, const uint64_t in[2]) {
