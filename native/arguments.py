@@ -58,7 +58,7 @@ def check_radius(radius: float | None) -> None:
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """Return a length of time."""
+    """Check a number of seconds: finite, and 0 or more."""
     if not is_number(seconds) or not 0 <= seconds < math.inf:
         raise InvalidArgumentError(f"{name} = {seconds!r}; it must be a number of seconds, 0 or more")
     return float(seconds)

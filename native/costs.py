@@ -186,7 +186,7 @@ class Costs:
 
     @classmethod
     def join(cls, several: Sequence[Costs]) -> Self:
-        """Concatenate costs for the same number of bits to one batch."""
+        """Concatenate costs for the same number of bits into one batch."""
         lengths = {costs.bits for costs in several}
         if len(lengths) != 1:
             raise InvalidArgumentError(

@@ -65,7 +65,7 @@ class Index:
         """Open an index over named buffers. Use :meth:`build` or :meth:`from_arrays` instead."""
         self._owner = owner
         # Numpy arrays, because the garbage collector does not traverse them. It does traverse memoryviews, and would
-        # crash when it clears one that is in use in a cycle of dead objects.
+        # crash when it clears a cycle of dead objects that contains a memoryview in use.
         self._buffers = {name: _as_bytes(arrays[name]) for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:

@@ -175,7 +175,7 @@ class Laboratory:
         return _with_distances(answers, sums.astype(np.float64))
 
     def mih_weight(self, queries: Bytes, costs: Costs, k: int, pool: Pool = "kept") -> Answers:
-        """MIH_weight: multi-index hashing by Hamming distance, its pool ranked by weighted distance. Not exact.
+        """MIH_weight: multi-index hashing by Hamming distance. Its pool is then ranked by weighted distance. Not exact.
 
         ``pool``: ``"kept"`` ranks the codes that multi-index hashing keeps, at most k per Hamming distance, as in the
         paper. ``"met"`` ranks all codes that it has found.

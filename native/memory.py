@@ -1,4 +1,4 @@
-"""Control over the memory that the C library keeps after it is freed."""
+"""Control over freed memory, which the C library may keep for reuse."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from whamming.native._engine import lib
 
 
 def release_memory() -> bool:
-    """Return freed memory that the C library keeps to the system. Returns whether there was any."""
+    """Give freed memory that the C library has kept back to the system. Returns whether there was any."""
     return bool(lib.wh_release_memory())
 
 
 def keep_memory() -> bool:
     """Keep up to 16 MiB of freed memory per heap for reuse. Returns whether the C library supports it.
 
-    For processes that mostly search: otherwise the scratch of each batch is returned to the system and mapped again.
+    For processes that mostly search. Otherwise the scratch memory of each batch is returned to the system and then
+    mapped again for the next one.
     """
     return bool(lib.wh_keep_memory())

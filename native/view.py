@@ -219,7 +219,7 @@ class View:
         *,
         cancel: CancelFlag | None = None,
     ) -> Batch:
-        """Prepare several queries to be searched together, perhaps within a time limit."""
+        """Prepare several queries to be searched together, optionally with a time limit."""
         self._check_costs(costs)
         return Batch(self, costs, min(check_k(k), self.n), radius, self._plan_to_run(plan), cancel)
 

@@ -49,7 +49,7 @@ FORWARDED: Final = frozenset(
 HOUSEKEEPING_SECONDS: Final = 1.0
 """How often to check for expired snapshots and for memory to release."""
 CROWD: Final = 16
-"""If at least this many calls ran at once and most have ended, freed memory is returned to the system."""
+"""If at least this many calls ran at once and at least half have ended, freed memory is returned to the system."""
 
 
 def server_options(config: Config) -> list[tuple[str, int]]:
@@ -81,8 +81,8 @@ class Server:
         """Configure the server without starting it.
 
         ``database``: the database to serve. By default :meth:`start` opens the one at ``config.data``.
-        ``writer``: the address of the writer process. If given, this process opens the database for reading and
-        forwards all other calls to the writer.
+        ``writer``: the address of the writer process. If given, this process opens the database for reading,
+        handles the methods in READING, and forwards all others to the writer.
         ``also_listen``: a second address to listen on, for calls forwarded by other processes.
         """
         self.config = config
@@ -153,8 +153,8 @@ class Server:
     async def stop(self, grace: float | None = None) -> None:
         """Shut down gracefully.
 
-        New calls are refused at once. Running calls have ``grace`` seconds to finish, by default those of the config.
-        Queries that are still running then end with resume tokens.
+        New calls are refused at once. Running calls have ``grace`` seconds to finish, by default the config's
+        ``grace_seconds``. Queries that are still running after that end with resume tokens.
         """
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True

@@ -12,6 +12,6 @@ def poll_in_one_thread() -> None:
     """Make gRPC poll all connections of this process in one thread, unless GRPC_EXPERIMENTS is set already.
 
     By default gRPC passes each message through a thread pool, which takes about 15 % more CPU time per query.
-    gRPC reads the variable when it is imported, so call this before. Child processes inherit it.
+    gRPC reads the variable when it is imported, so call this first. Child processes inherit it.
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", _ONE_THREAD)

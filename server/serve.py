@@ -1,8 +1,8 @@
 """Run the server until a signal stops it, in one process or in several that share the port and the database.
 
 With several processes, the first one is the writer. The others are readers: they open the database for reading, answer
-searches, and forward all other calls to the writer through a Unix socket. The kernel distributes connections over the
-processes. Each connection is served by one process.
+searches, Get and Scan, and forward all other calls to the writer through a Unix socket. The kernel distributes
+connections over the processes. Each connection is served by one process.
 """
 
 from __future__ import annotations

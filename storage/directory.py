@@ -82,10 +82,10 @@ def _read_mark(mark: Path, store: str | None) -> str:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Return whether a file in a directory without a marker belongs to something else than a database.
+    """Return whether a file in a directory without a marker belongs to something other than a database.
 
-    An unfinished marker file is ours: a crash left it, or another process is opening the directory right now. A new
-    file system has a ``lost+found``.
+    An unfinished marker file is ours: a crash left it, or another process is opening the directory right now. The
+    folder ``lost+found`` is ignored, because new file systems contain one.
     """
     return not path.name.startswith(f".{MARK}.") and path.name != "lost+found"
 

@@ -43,7 +43,7 @@ Rerank = int | Literal["exact"]
 MAX_FACTOR: Final = 1_000_000
 _FIRST_CHUNK: Final = 64
 _MAX_CHUNK: Final = 8192
-"""How many items are fetched from the cursor at a time: at first, and at most."""
+"""The number of items fetched from the cursor at a time grows from _FIRST_CHUNK to _MAX_CHUNK."""
 _SLACK: Final = 2.0**-40
 """A relative error that exceeds the rounding errors of the costs, the projections and the distances."""
 

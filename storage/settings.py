@@ -26,7 +26,7 @@ _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], a
 
 
 def is_name(name: str) -> bool:
-    """Return whether a name is valid: 1 to 128 letters, digits, ``.``, ``_`` and ``-``, not starting with a sign."""
+    """Return whether a name is valid: a letter or digit, then at most 127 letters, digits, ``.``, ``_`` or ``-``."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -101,7 +101,7 @@ class IndexSettings:
         return codes if self.bit_order == "little" else _REVERSED[codes]
 
     from_engine = to_engine
-    """The inverse: reversing the bits of each byte twice changes nothing."""
+    """The inverse is the same function: reversing the bits of each byte twice restores them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a dict. Without an encoder it has no keys about vectors, as in older files."""

@@ -29,7 +29,7 @@ from whamming.remote.tls import Tls
 __all__ = ["Connecting", "Database", "Index", "Search", "connect"]
 
 RETRY_SECONDS: Final = 30.0
-"""How long to retry a call that is safe to repeat while the server is unreachable."""
+"""While the server is unreachable or overloaded, calls that are safe to repeat are retried for this long."""
 
 
 def connect(

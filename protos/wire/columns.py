@@ -35,7 +35,7 @@ def numbers_of(data: bytes, dtype: str, field: str) -> NDArray[Any]:
 
 
 def matrix(rows: NDArray[Any]) -> types_pb2.Matrix:
-    """Pack rows of numbers, as float32 if the protos do not have their type."""
+    """Pack rows of numbers. They become float32 if the protos do not have their type."""
     dtype = rows.dtype.newbyteorder("<")
     if dtype not in _TYPE_NUMBERS:
         dtype = _FLOAT32

@@ -14,7 +14,7 @@ NO_STATS = Stats()
 """The statistics of a query that ended before it started."""
 
 _PLAN_NUMBERS = {word: PLANS.number("plan", word) for word in PLANS.words}
-_COLUMNS = [{"seconds": "engine_seconds"}.get(name, name) for name in Stats._fields[1:]]  # after the plan
+_COLUMNS = [{"seconds": "engine_seconds"}.get(name, name) for name in Stats._fields[1:]]  # all except the plan
 
 
 def add_statistics(columns: search_pb2.StatisticsColumns, stats: Sequence[Stats], elapsed: Sequence[float]) -> None:

@@ -58,7 +58,7 @@ def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
         ("table", request.table, 2 * MAX_BITS, batch.tables, types_pb2.ELEMENT_TYPE_FLOAT64, "<f8"),
         ("vector", request.vector, MAX_DIM, batch.vectors, types_pb2.ELEMENT_TYPE_FLOAT32, "<f4"),
     ):
-        if len(numbers) > most:  # checked first: as Python objects they take many times the memory
+        if len(numbers) > most:  # before the conversion: Python objects take much more memory
             raise FieldError(field, f"{field} has {len(numbers)} numbers; the maximum is {most}")
         if numbers:
             column.type, column.columns, column.data = kind, len(numbers), np.array(numbers, dtype).tobytes()

@@ -36,12 +36,12 @@ MAX_LOOKED_AT: Final = 128
 MAX_OPEN: Final = 64
 """Maximum number of jobs of a flow that have begun and hold memory."""
 GROUP_SLICES: Final = 6
-"""Maximum time of a group in slices, if other flows wait."""
+"""Time that a group is chosen to take, in slices, if other flows wait. It may run this many slices longer than that."""
 LONE_SLICES: Final = 12
-"""Maximum time of a group in slices, if no other flow waits. Fewer, larger messages cost less."""
+"""Time that a group is chosen to take, in slices, if no other flow waits. Fewer, larger messages cost less."""
 INLINE_SECONDS: Final = 0.001
-"""If no worker is busy, jobs that take at most this long in total run inline, in the thread that dispatches them. To
-wake a worker would take longer. With a single worker, a whole group may run inline: it would not run sooner on the
+"""If no worker is busy, jobs that take at most this long in total run inline, in the thread that dispatches them.
+Waking a worker would take longer. With a single worker, a whole group may run inline: it would not run sooner on the
 worker, and two threads would only compete for the interpreter lock."""
 MAX_ESTIMATES: Final = 1024
 
@@ -278,8 +278,8 @@ class Scheduler(Generic[J]):
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group until there are ``count``: from other flows that wait, in fair order, and from this one.
 
-        A flow joins with its whole queue or not at all, if the queue is longer than its share: it has a turn of its own
-        soon, and one large answer costs less than two small ones.
+        Another flow is skipped if its queue is longer than its share. It has a turn of its own soon, and one large
+        answer costs less than two small ones.
         """
         share = -(-count // (len(self._heap) + 1))
         passed, others = [flow], list[J]()
@@ -309,7 +309,7 @@ class Scheduler(Generic[J]):
             due, _, flow = self._heap[0]
             if due >= flow.used and flow.has_work():
                 return flow
-            heapq.heappop(self._heap)  # its entry is outdated: another of its jobs has run since
+            heapq.heappop(self._heap)  # outdated: the flow has used more time since, or has no work
             flow.queued = False
             self._enqueue(flow)
         return None

@@ -21,9 +21,10 @@ their ends can exceed the limit."""
 
 
 class SendBuffer:
-    """A bounded queue of results. One coroutine calls :meth:`take`; any thread may call the other methods.
+    """A bounded queue of results. The lock of the call guards all state.
 
-    The lock of the call guards all state.
+    Any thread may call :meth:`put`, :meth:`has_room` and :meth:`finish`. The other methods are for the event loop, and
+    only one coroutine may call :meth:`take`.
     """
 
     def __init__(self, limit: int, lock: threading.Lock) -> None:
@@ -78,7 +79,8 @@ class SendBuffer:
     def finish(self, error: BaseException | None = None, last: BaseException | None = None) -> None:
         """Make :meth:`take` end. Called with the lock held.
 
-        It raises ``error`` at once. Without an error it ends after the waiting results, and raises ``last`` if given.
+        With an ``error``, :meth:`take` raises it at once. Otherwise it first returns the waiting results, and then
+        raises ``last`` if given.
         """
         if not self._finished:
             self._last_error = last

@@ -16,7 +16,7 @@ from typing import IO
 
 
 def try_lock(path: Path, mode: str, *, shared: bool = False) -> IO[bytes] | None:
-    """Open a file and lock it, exclusively or shared. Returns None if another holder prevents that now."""
+    """Open a file and lock it, exclusively or shared. Returns None if another lock on it prevents that."""
     handle: IO[bytes] = path.open(mode)
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -43,7 +43,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
-    """Open new files, and rename them to ``paths`` when the block succeeds, the first one last."""
+    """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one."""
     new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
     try:
         with contextlib.ExitStack() as closing:

@@ -35,7 +35,7 @@ def page_error(pgno: int, text: str) -> PageError:
 
 
 class TreeRecord(NamedTuple):
-    """The record that a meta page has of a database."""
+    """A meta page's record of a database."""
 
     pad: int
     flags: int

@@ -81,11 +81,11 @@ def check_pages(path: Path | str, *, deep: bool = True) -> PageReport:
 
     While another process commits, a sound file may look damaged, because pages that the last two commits do not use are
     overwritten. Holding the writer's lock rules that out. A read transaction protects the pages but not the meta pages,
-    which may be read half-written: if the check fails under one, or under neither, check again.
+    which may be read half-written. So if the check fails without the writer's lock, check again.
 
     Raises :class:`PageError` if anything is wrong, and what :func:`os.open` raises if the file cannot be opened. If a
     commit failed at the very end because the disk refused its meta page, that page may have an old number and new
-    contents. This looks the same as a commit that a flipped bit would undo, and is refused like it.
+    contents. A flipped bit can make a sound file look the same, so this file is refused too.
     """
     with opened(path) as file:
         older, newest = read_metas(file)

@@ -22,7 +22,7 @@ class LivePart:
         dead: NDArray[np.uint8] | None = None,
         dead_count: int | None = None,
     ) -> None:
-        """``number`` of a sealed segment; ``dead``, a bitmap by place; ``dead_count``, its set bits, if known."""
+        """``number``: of a sealed segment. ``dead``: bitmap by place. ``dead_count``: its set bits, if known."""
         self.segment = segment
         self.number = number
         self.dead = dead
@@ -78,7 +78,7 @@ class LivePart:
         return self.segment.rows(self.places())
 
     def is_same_as(self, other: LivePart) -> bool:
-        """Return whether both are the same part, in any state and wherever the segment is read from."""
+        """Return whether both are states of the same part, even if its segment was reopened in between."""
         return self.segment is other.segment if self.number is None else self.number == other.number
 
 

@@ -14,7 +14,7 @@ from whamming.native.display import counted
 from whamming.storage.settings import MAX_PAYLOAD
 
 _CHUNK_BYTES = 1 << 18
-"""How many payload bytes are reordered at a time; each needs some 24 bytes of working memory."""
+"""How many payload bytes are reordered at a time. Each byte needs about 24 bytes of working memory."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Payloads:
 
     @classmethod
     def from_lengths(cls, lengths: ArrayLike, data: bytes | memoryview) -> Payloads:
-        """Return a column over ``data``, given the length of each payload, as messages have them.
+        """Return a column over ``data``, given the length of each payload. Messages store payloads this way.
 
         Nothing is copied or checked; :meth:`WriteBatch.of` does that.
         """

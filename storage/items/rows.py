@@ -55,7 +55,7 @@ class Rows:
         )
 
     def split(self, max_rows: int, max_payload: int) -> Iterator[Rows]:
-        """Yield all items in order, in pieces within both limits; a piece has at least one item."""
+        """Yield all items in order, in pieces within both limits. A piece of one item may exceed ``max_payload``."""
         first = 0
         while first < len(self):
             last = first + max_rows

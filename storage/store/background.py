@@ -41,7 +41,7 @@ class BackgroundTask:
         """Number of threads in :meth:`wait` or :meth:`wait_until_idle`."""
 
     def request(self) -> None:
-        """Make the task run soon, once for all requests until then."""
+        """Make the task run soon. Requests that arrive before the run starts share it."""
         with self._condition:
             self._request()
 

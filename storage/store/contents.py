@@ -12,8 +12,8 @@ them take turns (see ``segmented.py``).
 
 A batch touches some ids. They become dead in every part, and the batch's upserts become a run. The run of a large batch
 is built before the write is committed (:meth:`Change.of`). Small batches wait in ``pending`` until there are many of
-them, or until a snapshot is requested. Then they become one run, of at most PENDING_ROWS rows (more only if the writes
-were read from a file).
+them, or until a snapshot is requested. Then they become one run. It has fewer than 2 x PENDING_ROWS rows, unless the
+writes were read from a file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whamming.storage.store import maintenance
 from whamming.storage.store.snapshot import Snapshot
 
 PENDING_ROWS = 1024
-"""How many changes may wait in ``pending``."""
+"""Pending batches become a run when they have this many changes. A batch with this many becomes a run by itself."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Contents:
         return other
 
     def snapshot(self) -> Snapshot:
-        """Return a view of everything. It is made once. There must be no pending batches."""
+        """Return a view of everything. It is created once and then cached. There must be no pending batches."""
         assert not self.pending
         made: Snapshot | None = self.__dict__.get("_snapshot")
         if made is None:
@@ -221,7 +221,7 @@ def _without_ids(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[li
 
 
 def _without_removed(new: LivePart, old: Sequence[LivePart], now: Sequence[LivePart]) -> LivePart:
-    """Return a new part without the ids that died in the ``old`` parts, which it was built from, until ``now``."""
+    """Return ``new`` without the ids that died since it was built. ``old`` and ``now``: its sources then and now."""
     removed = np.concatenate([part.ids_removed_since(before) for part, before in zip(now, old, strict=True)])
     return new.without_ids(np.sort(removed)) if len(removed) else new
 

@@ -11,7 +11,7 @@ Thread safety: the store calls :meth:`Journal.append`, :meth:`Journal.install`, 
 and must complete.
 
 Interrupts: a KeyboardInterrupt may end any method at any line. The next call must find no lock taken and no transaction
-open. If :meth:`Journal.append` has recovered writes but is interrupted, it may recover them again.
+open. If :meth:`Journal.append` is interrupted after recovering writes, the next call may recover them again.
 
 What a journal has to keep of a :class:`WriteBatch`: ``deletes``, and of ``upserts`` the ``ids``, ``codes``,
 ``payloads.ends`` and ``payloads.data`` if ``payloads`` is not None, and ``vectors`` if it is not None.
@@ -91,7 +91,7 @@ class Journal(Protocol):
         """Make batches durable, all or none.
 
         An earlier call may have raised an error and yet succeeded, for example if it was interrupted at its very end.
-        The store does not know its batches. They precede the new ones, and are returned.
+        The store does not know that the batches of that call are durable. They precede the new ones, and are returned.
         """
 
     def store(self, segment: Segment) -> int:

@@ -15,13 +15,14 @@ Locks, in the order in which they may be taken:
 ``_writing``      one commit at a time; held while waiting for the disk
 ``_changing``     one thread at a time replaces ``_contents``. In a store that writes, no thread waits for the disk or
                   builds anything large while holding it, with one exception: a seal splits a run that is too large for
-                  one segment. A read-only store has no other lock. It holds this one while it reads what another
-                  process has written and builds runs of it
+                  one segment. A read-only store reads under this lock alone: it holds it while it reads what
+                  another process has written and builds runs from it
 ================  =====================================================================================================
 
-Searches take no lock: they read ``_contents``, which are immutable. (Only if small writes are pending, a search takes
-``_changing`` to apply them.) The thread that writes a large batch builds its run before it queues for the commit. Runs
-are merged, and segments built, in the background. Items that die meanwhile are removed when the result is swapped in.
+In a store that writes, searches read ``_contents``, which are immutable, without a lock. A search takes ``_changing``
+only to apply small writes that are pending. The thread that writes a large batch builds its run before it queues for
+the commit. Runs are merged, and segments built, in the background. Items that die meanwhile are removed when the result
+is swapped in.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ from whamming.storage.store.snapshot import Snapshot
 log = logging.getLogger("whamming.storage")
 
 ASYNC_SECONDS = 0.05
-"""Within this time, ``async`` writes are on disk."""
+"""Delay before ``async`` writes are saved to disk."""
 _BACKPRESSURE_SECONDS = 10.0
-"""How long a writer waits at most for the background to catch up."""
+"""How long a writer waits at most for each background task to catch up."""
 PACE_SECONDS = 0.015
-"""How long each write waits at most for merges and seals that are under way, while the index is searched. Without this,
-writing and merging would take all cores, and searches would wait for them."""
+"""While the index is searched, each write waits at most this long for a running merge of runs, and then at most this
+long for a running seal or merge of segments. Otherwise writing and merging would take all cores, and searches would
+wait for them."""
 SEARCHED_SECONDS = 0.1
 """An index counts as searched if a snapshot was taken within this time."""
 
@@ -171,7 +173,7 @@ class SegmentedStore:
             if recovered is None:
                 for write in writes:
                     write.fail(error)
-            else:  # an interrupt; contents must have what is on disk, or the next seal would remove it there
+            else:  # interrupted after the append: publish anyway, or the next seal would delete these writes
                 self._publish(recovered, unsaved, writes)
             raise
         self._commits += 1
@@ -183,7 +185,7 @@ class SegmentedStore:
         """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # the unsaved batches come after these, even if they are among them
+            if recovered:  # the unsaved batches come last, even if these include them
                 contents = contents.with_pending([*recovered, *unsaved])
             removed = []
             for write in writes:
@@ -252,7 +254,7 @@ class SegmentedStore:
             position = self._journal.position
         if contents.frozen:
             groups = maintenance.group(contents.frozen, self._max_rows)
-            for number, group in enumerate(groups, 1):  # the last one removes the delta; until then, it repeats items
+            for number, group in enumerate(groups, 1):  # the last one removes the delta from the journal
                 share = share_of(progress, number - 1, len(groups))
                 self._replace(group, share, threads, position if number == len(groups) else None)
             self._seals += 1
@@ -302,7 +304,7 @@ class SegmentedStore:
                 with self._changing:
                     self._contents = self._contents.replace(sealed=after.sealed, frozen=after.frozen)
             except BaseException:
-                if self._journal.persistent:  # the interrupt may have come after the install, so look at what is stored
+                if self._journal.persistent:  # the install may have succeeded, so look at what is stored
                     loaded = self._contents_from(self._journal.load(), self._contents.version + 1)
                     with self._changing:
                         self._contents = loaded

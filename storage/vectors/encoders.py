@@ -14,7 +14,7 @@ costs what the asymmetric distances of Gordo et al. (2014), or an inner product,
 
 **Codes and costs depend on the vector alone**, not on its batch, the number of threads or the machine: projections are
 defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in single precision,
-many at once. Only where the rounding error could change a sign, for about one bit in 10,000, it computes the sum as
+many at once. If the rounding error could change a sign, as for about one bit in 10,000, it computes that sum again, as
 defined.
 """
 
@@ -243,7 +243,7 @@ class Encoder:
         """Return the encoder as bytes, for :meth:`from_bytes`. Equal encoders give equal bytes.
 
         The bytes are ``WHAe``, a CRC-32 of all other bytes, the version, and the length of the JSON that follows. The
-        JSON is padded with spaces, so that the arrays after it, which it names, start at a multiple of 8. Integers are
+        JSON names the arrays after it. It is padded with spaces, so that they start at a multiple of 8. Integers are
         uint32, and everything is little-endian.
         """
         arrays = {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}

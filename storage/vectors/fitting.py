@@ -207,8 +207,8 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
 
 
 def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean squared error of the signs of the rotated projections, and what the next rotation is found from:
-    the product of the transposed signs and the projections. As the mean square is 1, the error is 2 - 2 E|rotated|."""
+    """Return the mean squared error of the signs of the rotated projections, and the product of the transposed signs
+    and the projections, which determines the next rotation. As the mean square is 1, the error is 2 - 2 E|rotated|."""
     turn = rotation.astype(np.float32)
     correlation = np.zeros_like(rotation)
     total = 0.0

@@ -72,7 +72,7 @@ class Report:
     first_p99_ms: float
     batched_queries: int
     queries_per_second: float
-    """Of batches."""
+    """Throughput of the batches."""
 
 
 def bench(args: argparse.Namespace) -> None:

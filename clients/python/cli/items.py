@@ -130,7 +130,7 @@ def _batches(ids: NDArray[np.uint64], size: int) -> Iterator[NDArray[np.uint64]]
 
 
 def read_ids(words: Sequence[str]) -> NDArray[np.uint64]:
-    """Parse ids and ranges, from standard input for each ``-``."""
+    """Parse ids and ranges. Each ``-`` stands for those on standard input."""
     parts: list[NDArray[np.uint64]] = []
     count = 0
     for word in words:

@@ -40,14 +40,14 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises :class:`UsageError` and suggests corrections."""
 
     fill: Callable[[Parser], None] | None = None
-    """Adds arguments on first use, when finding them out needs a slow import."""
+    """Adds arguments on first use, if determining them needs a slow import."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
         super().__init__(allow_abbrev=False, **options)  # a new option must not break scripts that abbreviate another
 
     def complete(self) -> None:
-        """Add the arguments that ``fill`` adds, once."""
+        """Call ``fill`` to add its arguments. Later calls do nothing."""
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)

@@ -57,7 +57,7 @@ class Index(AsyncIndexVerbs):
         """Refer to an index. Use :meth:`Database.index` instead."""
         self.name = name
         self.closed = False
-        """:meth:`close` was called."""
+        """Whether :meth:`close` was called."""
         self._settings = settings
         self._parent = database
 

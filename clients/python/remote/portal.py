@@ -23,7 +23,7 @@ class Portal:
     def __init__(self) -> None:
         self.process = os.getpid()
         self._ended = False
-        """The interpreter is exiting, and the loop has stopped."""
+        """Whether the loop has stopped because the interpreter is exiting."""
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="whamming-client", daemon=True)
         self._thread.start()
@@ -101,7 +101,7 @@ class Portal:
                 self.run(pieces.aclose())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that closes something. Do nothing in a fork, or at exit, when all is closed already."""
+        """Run a coroutine that closes something. Do nothing in a fork, or at exit, when it is closed anyway."""
         if self._is_usable():
             self.run(call)
         else:

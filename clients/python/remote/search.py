@@ -70,7 +70,7 @@ class Search(AsyncSearchVerbs):
         self._bound = -np.inf
         self._ended = k == 0
         self.closed = False
-        """:meth:`close` was called."""
+        """Whether :meth:`close` was called."""
         self._end: QueryEnd | None = None
 
     def __repr__(self) -> str:
