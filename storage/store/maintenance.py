@@ -3,8 +3,8 @@
 Runs of recent writes form tiers by size, each FANOUT times larger than the one before, and so do sealed segments.
 FANOUT parts of one tier are merged into one of the next. Hence there are at most FANOUT - 1 parts per tier, and each
 item is rewritten once per tier. The smallest runs are merged by the write that adds one too many, larger ones in the
-background. If the background falls behind, writers wait: see MAX_RUNS. While the index is
-searched, each write also waits briefly for merges and seals that are under way, so that searches keep a core.
+background. If the background falls behind, writers wait: see MAX_RUNS. While the index is searched, each write also
+waits briefly for merges and seals that are under way, so that searches keep a core.
 
 Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
 fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
