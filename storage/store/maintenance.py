@@ -8,6 +8,9 @@ waits briefly for merges and seals that are under way, so that searches keep a c
 
 Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
 fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
+
+Searches read dead items, too, and skip them. So a run is rewritten when a third of its items are dead, and sealed
+segments are rewritten without waiting for the next seal when half of their items are dead.
 """
 
 from __future__ import annotations
@@ -34,6 +37,10 @@ MAX_RUNS: Final = 24
 """If there are more runs, writers wait for the background. Each run costs a search some microseconds."""
 MAX_DEAD_FRACTION: Final = 0.25
 """If more of the sealed items are dead, a segment is rewritten without them."""
+URGENT_DEAD_FRACTION: Final = 1 / 2
+"""If more of the sealed items are dead, maintenance starts at once rather than with the next seal."""
+MAX_RUN_DEAD_FRACTION: Final = 1 / 3
+"""A run with a larger fraction of dead items is rewritten."""
 MAX_SEGMENT_PAYLOAD: Final = 1 << 30
 """The largest total size of the payloads of one segment, in bytes. Its kept vectors have the same limit."""
 
@@ -41,6 +48,11 @@ MAX_SEGMENT_PAYLOAD: Final = 1 << 30
 def should_seal(rows: int, size: int, times: int = 1) -> bool:
     """Return whether a delta of this many items and bytes should be sealed, at ``times`` the usual limits."""
     return rows >= times * SEAL_ROWS or size >= times * SEAL_BYTES
+
+
+def should_rewrite(sealed: Sequence[LivePart]) -> bool:
+    """Return whether so many of the sealed items are dead that maintenance should start at once."""
+    return _dead_fraction(sealed) > URGENT_DEAD_FRACTION
 
 
 def choose_small_runs(runs: Sequence[LivePart]) -> list[LivePart]:
@@ -53,15 +65,15 @@ def choose_runs(runs: Sequence[LivePart]) -> list[LivePart]:
     """Return the runs to merge next in the background, or none.
 
     These are the runs of the lowest full tier. If the merged run would fill the next tier, the runs of that tier are
-    included, and so on.
+    included, and so on. If no tier is full, they are the runs with too many dead items.
     """
+    large = [run for run in runs if run.live > SMALL_RUN_ROWS]
     tiers: dict[int, list[LivePart]] = {}
-    for run in runs:
-        if run.live > SMALL_RUN_ROWS:
-            tiers.setdefault(_tier(run.live, SMALL_RUN_ROWS), []).append(run)
+    for run in large:
+        tiers.setdefault(_tier(run.live, SMALL_RUN_ROWS), []).append(run)
     full = [tier for tier, parts in tiers.items() if len(parts) >= FANOUT]
     if not full:
-        return []
+        return [run for run in large if _dead_fraction([run]) > MAX_RUN_DEAD_FRACTION]
     tier = min(full)
     chosen = list(tiers[tier])
     while len(tiers.get(tier := tier + 1, ())) >= FANOUT - 1:
@@ -96,10 +108,13 @@ def choose_merge(sealed: Sequence[LivePart], max_rows: int) -> list[LivePart]:
             chosen.append(part)
         if len(chosen) >= FANOUT:
             return chosen[:FANOUT]
-    rows, dead = sum(p.segment.n for p in sealed), sum(p.dead_count for p in sealed)
-    if dead > MAX_DEAD_FRACTION * rows:
+    if _dead_fraction(sealed) > MAX_DEAD_FRACTION:
         return [max(sealed, key=lambda p: p.dead_count / p.segment.n)]
     return []
+
+
+def _dead_fraction(parts: Sequence[LivePart]) -> float:
+    return sum(part.dead_count for part in parts) / max(1, sum(part.segment.n for part in parts))
 
 
 def group(parts: Sequence[LivePart], max_rows: int) -> list[list[LivePart]]:

@@ -312,7 +312,7 @@ class SegmentedStore:
             self._reopen()
 
     def _merge_runs(self) -> None:
-        """Merge the runs of one tier."""
+        """Merge the runs of one tier, or rewrite runs without their dead items."""
         self._check_open()
         old = maintenance.choose_runs(self._contents.runs)
         if not old:
@@ -338,6 +338,8 @@ class SegmentedStore:
             self._maintainer.request()
             if maintenance.should_seal(rows, size, maintenance.MAX_DELTA_FACTOR):  # the delta must not outgrow memory
                 self._maintainer.wait(_BACKPRESSURE_SECONDS)
+        elif maintenance.should_rewrite(contents.sealed):
+            self._maintainer.request()
         if time.monotonic() - self._last_snapshot < SEARCHED_SECONDS:
             self._merger.wait_until_idle(PACE_SECONDS)
             self._maintainer.wait_until_idle(PACE_SECONDS)

@@ -159,6 +159,36 @@ def test_runs_are_merged_and_stay_few(place: Place, monkeypatch: pytest.MonkeyPa
         twin.check()
 
 
+def test_a_run_with_many_dead_items_is_rewritten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 8)
+    monkeypatch.setattr("whamming.storage.store.contents.PENDING_ROWS", 1)
+    with place.open() as database:
+        twin = Twin.create(database, durability="async")
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        twin.upsert(range(90), random_codes(90, 13), [b"%d" % i for i in range(90)])
+        twin.delete(range(30))  # exactly a third: not yet
+        (run,) = store._contents.runs
+        assert (run.segment.n, run.live) == (90, 60)
+        twin.delete([40])
+        wait_until(lambda: [run.segment.n for run in store._contents.runs] == [59])
+        twin.check()
+
+
+def test_segments_with_many_dead_items_are_rewritten_before_the_next_seal(place: Place) -> None:
+    with place.open() as database:
+        twin = Twin.create(database)
+        twin.upsert(range(90), random_codes(90, 13))
+        twin.index.seal()
+        twin.upsert(range(45), random_codes(45, 13, 1))  # half of the segment is dead: not yet
+        assert twin.index.stats().sealed_rows == 90
+        twin.delete([50])
+        twin.upsert([200], random_codes(1, 13, 2))
+        wait_until(lambda: (twin.index.stats().sealed_rows, twin.index.stats().compactions) == (44, 1))
+        assert twin.index.stats().seals == 1
+        twin.check()
+
+
 def test_items_deleted_while_runs_are_merged_stay_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running merge does not see the writes that come meanwhile."""
     monkeypatch.setattr(maintenance, "SMALL_RUN_ROWS", 2)
