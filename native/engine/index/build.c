@@ -38,17 +38,22 @@ static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
     return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
 }
 
+/* Transpose 128 codes into planes. A byte of a plane has a nibble of code `lane` and, above it, one of code `lane + 64`. */
 static void fill_block(void *context, size_t block, uint32_t worker) {
     struct build *b = context;
     (void)worker;
     size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
     uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
     uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
-    for (size_t lane = 0; lane < WH_BLOCK_CODES && first + lane < b->meta.rows; lane++) {
-        const uint8_t *code = b->data[WH_CODES] + (first + lane) * bytes;
-        int shift = lane < 64 ? 0 : 4;
-        for (size_t p = 0; p < planes; p++)
-            out[p * 64 + (lane & 63)] |= (uint8_t)((code[p >> 1] >> (4 * (p & 1)) & 15) << shift);
+    size_t count = b->meta.rows - first < WH_BLOCK_CODES ? (size_t)(b->meta.rows - first) : WH_BLOCK_CODES;
+    const uint8_t *codes = b->data[WH_CODES] + first * bytes;
+    for (size_t i = 0; i < bytes; i++) {
+        uint8_t column[WH_BLOCK_CODES] = {0}; /* byte i of each code */
+        for (size_t lane = 0; lane < count; lane++) column[lane] = codes[lane * bytes + i];
+        uint8_t *low = out + 2 * i * 64, *high = low + 64;
+        for (size_t lane = 0; lane < 64; lane++) low[lane] = (uint8_t)((column[lane] & 15) | column[lane + 64] << 4);
+        if (2 * i + 1 == planes) break; /* the last byte has at most four bits */
+        for (size_t lane = 0; lane < 64; lane++) high[lane] = (uint8_t)(column[lane] >> 4 | (column[lane + 64] & 0xF0));
     }
 }
 
@@ -180,12 +185,27 @@ static void write_ids(struct build *b, const uint64_t *ids, const struct distinc
     }
 }
 
+/* Count the ones of each bit in `rows` codes, `step` codes apart. Eight counters of a byte each fit into a word. */
+static void count_set_bits(const uint8_t *codes, size_t bytes, size_t step, size_t rows, uint32_t *ones) {
+    uint64_t counters[WH_MAX_BITS / 8];
+    for (size_t first = 0; first < rows; first += UINT8_MAX) {
+        size_t end = rows - first < UINT8_MAX ? rows : first + UINT8_MAX;
+        memset(counters, 0, sizeof *counters * bytes);
+        for (size_t row = first; row < end; row++) {
+            const uint8_t *code = codes + row * step * bytes;
+            for (size_t i = 0; i < bytes; i++) { /* byte j of `bits` is bit j of code[i], 0 or not; then 0 or 1 */
+                uint64_t bits = code[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+                counters[i] += (bits + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101);
+            }
+        }
+        for (size_t i = 0; i < 8 * bytes; i++) ones[i] += counters[i >> 3] >> 8 * (i & 7) & 255;
+    }
+}
+
 static void write_meta(struct build *b) {
-    uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = 0;
+    uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = (n + step - 1) / step;
     uint32_t ones[WH_MAX_BITS] = {0};
-    for (uint64_t row = 0; row < n; row += step, seen++)
-        for (uint32_t i = 0; i < b->meta.bits; i++)
-            ones[i] += b->data[WH_CODES][row * code_bytes_of(b->meta.bits) + (i >> 3)] >> (i & 7) & 1;
+    count_set_bits(b->data[WH_CODES], code_bytes_of(b->meta.bits), (size_t)step, (size_t)seen, ones);
     for (uint32_t i = 0; i < b->meta.bits; i++) {
         uint16_t share = seen ? (uint16_t)((uint64_t)ones[i] * 65535 / seen) : 0;
         memcpy(b->data[WH_META] + sizeof b->meta + 2 * (size_t)i, &share, 2);
@@ -213,10 +233,12 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
     for (int i = 0; i < 3; i++)
         if (!(scratch[i] = wh_malloc(sizeof **scratch * (size_t)(rows + 1)))) return WH_MEMORY;
     uint32_t *order = scratch[0], *row_of = scratch[1], *next = scratch[2];
+    for (uint64_t row = 0, end; row < rows; row = end) { /* consecutive codes are copied at once */
+        for (end = row + 1; end < rows && distinct->first[end] == distinct->first[end - 1] + 1;) end++;
+        memcpy(b->data[WH_CODES] + row * bytes, codes + distinct->first[row] * bytes, (size_t)((end - row) * bytes));
+    }
     for (uint64_t row = 0; row < rows; row++) {
-        uint8_t *code = b->data[WH_CODES] + row * bytes;
-        memcpy(code, codes + (uint64_t)distinct->first[row] * bytes, (size_t)bytes);
-        code[bytes - 1] &= last_mask;
+        b->data[WH_CODES][(row + 1) * bytes - 1] &= last_mask;
         order[row] = (uint32_t)row;
     }
     if (o->reorder) {
