@@ -2,7 +2,8 @@
 
 The index has 500,000 real 64-bit codes, sealed. One thread upserts a batch of 5,000 rows every 10 ms; another one
 searches without a pause, k = 10. Searches alone are measured for comparison. Ids are drawn from 750,000, so batches mix
-new and replaced items, and the index does not become much larger than it was during the searches alone.
+new and replaced items, and the index does not become much larger than it was during the searches alone. Over
+the wire, an empty call is measured beside the same writes: it shows how long any call waits for a core.
 
 :func:`measure` takes any index with the verbs ``upsert`` and ``search``: one in this process, or one on a server.
 """
@@ -16,11 +17,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 from service_harness import WHOLE, Bench, Service, load
 
@@ -112,6 +116,38 @@ def write_times(index: Any, codes: NDArray[np.uint8], items: int, seconds: float
     return times
 
 
+def beside_writes(
+    read: Callable[[threading.Event], list[float]], index: Any, codes: NDArray[np.uint8], items: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Write for ``seconds`` in another thread, and read until it ends. Returns the times of both."""
+    writes: list[float] = []
+    over = threading.Event()
+
+    def write() -> None:
+        try:
+            writes.extend(write_times(index, codes, items, seconds, threading.Event()))
+        finally:
+            over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = read(over)
+    writer.join()
+    return reads, writes
+
+
+def health_check_times(address: str, seconds: float, stop: threading.Event) -> list[float]:
+    """Call the server's health check in a loop, which reads no data; returns the seconds of each call."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        while (start := time.perf_counter()) < end and not stop.is_set():
+            stub.Check(health_pb2.HealthCheckRequest())
+            times.append(time.perf_counter() - start)
+    return times
+
+
 def measure(
     index: Any, codes: NDArray[np.uint8], tables: NDArray[np.float64], seconds: float, items: int = ITEMS
 ) -> Mixed:
@@ -119,23 +155,10 @@ def measure(
     for first in range(0, items, 50_000):
         index.upsert(np.arange(first, min(first + 50_000, items), dtype=np.uint64), codes[first : first + 50_000])
     index.seal()
-    never = threading.Event()
-    search_times(index, tables, seconds / 4, never)
-    idle = search_times(index, tables, seconds, never)
-    writes: list[float] = []
-    over = threading.Event()
-
-    def write() -> None:
-        try:
-            writes.extend(write_times(index, codes, items, seconds, never))
-        finally:
-            over.set()
-
+    search_times(index, tables, seconds / 4, threading.Event())
+    idle = search_times(index, tables, seconds, threading.Event())
     start = time.perf_counter()
-    writer = threading.Thread(target=write)
-    writer.start()
-    searches = search_times(index, tables, 1e9, over)
-    writer.join()
+    searches, writes = beside_writes(lambda over: search_times(index, tables, 1e9, over), index, codes, items, seconds)
     lasted = time.perf_counter() - start
     ms = {name: np.array(times) * 1e3 for name, times in (("idle", idle), ("search", searches), ("write", writes))}
     return Mixed(
@@ -171,11 +194,13 @@ def part(bench: Bench) -> None:
     os.sched_setaffinity(0, bench.cores)
     bench.figures["mixed"] = {}
 
-    def measure_in(name: str, database: Any) -> None:
-        found = measure(database.create_index("codes", data.bits), data.codes, data.costs[:200], seconds, items)
+    def measure_in(name: str, database: Any) -> Any:
+        index = database.create_index("codes", data.bits)
+        found = measure(index, data.codes, data.costs[:200], seconds, items)
         bench.figures["mixed"][name] = asdict(found)
         for what, value, target, met in found.verdicts():
             bench.add("mixed", f"{name}: {what}", value, target, met)
+        return index
 
     with whamming.open(bench.directory / "mixed-here") as here:
         measure_in("in this process", here)
@@ -184,7 +209,14 @@ def part(bench: Bench) -> None:
         Service(bench.directory / "mixed-there", None, "--threads", threads) as server,
         whamming.connect(server.address) as there,
     ):
-        measure_in("over the wire", there)
+        index = measure_in("over the wire", there)
+        idle = health_check_times(server.address, seconds / 2, threading.Event())
+        busy, _ = beside_writes(
+            lambda over: health_check_times(server.address, 1e9, over), index, data.codes, items, seconds / 2
+        )
+        before, after = (float(np.percentile(times, 99)) * 1e3 for times in (idle, busy))
+        result = f"{before:.2f} -> {after:.2f} ms, {after / before:.1f} x"
+        bench.add("mixed", "over the wire: p99 of an empty call, against idle", result)
 
 
 def main() -> int:
