@@ -1,4 +1,4 @@
-"""Whamming: exact nearest neighbours of binary codes by weighted Hamming distance.
+"""Whamming: exact nearest neighbours of binary codes under weighted Hamming distance.
 
 In this process::
 

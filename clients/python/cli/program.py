@@ -23,7 +23,7 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT
 
-TEXT: Final = "Exact nearest-neighbour search for binary codes by weighted Hamming distance."
+TEXT: Final = "Finds the exact nearest neighbours of binary codes under weighted Hamming distance."
 MORE: Final = """\
 example:
   whamming serve --data my-data &               start a server on a directory
