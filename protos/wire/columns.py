@@ -1,4 +1,7 @@
-"""Convert between numpy arrays and the columns of messages. On little-endian machines, reading makes no copy."""
+"""Convert between numpy arrays and the columns of messages.
+
+Reading a field of a message copies its bytes once. The arrays returned here are views of that copy.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@
         └── LocalOnlyError           remote databases do not support this; local ones do
 
 The server looks up an error's type in :data:`TABLE` to get a status code and a reason. The client looks up the reason
-to get the type back. So an operation raises the same type of error on a local and on a remote database.
+to get the type back. So an operation raises the same type of error on a local and on a remote database, with few
+exceptions: ``WriterBusyError`` arrives as ``UnavailableError``, and ``CorruptIndexError`` as ``CorruptStoreError``.
 """
 
 from __future__ import annotations

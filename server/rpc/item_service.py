@@ -24,7 +24,8 @@ MAX_SCAN_ROWS: Final = 100_000
 GET_ROWS: Final = 256
 """Items that Get looks up at a time. Their payloads have at most 16 MiB."""
 SCAN_MESSAGE_BYTES: Final = 1 << 21
-"""Approximate maximum size of a message of Scan: half of what gRPC clients accept by default."""
+"""Maximum size of the ids and codes in a message of Scan. Payloads add about half of that, so a message stays below the
+4 MiB that gRPC clients accept by default."""
 GET_ANSWER_BYTES: Final = 3 << 20
 """Maximum size of the items in a response of Get."""
 
