@@ -88,7 +88,7 @@ class Costs:
         *,
         single: bool,
     ) -> None:
-        """Wrap contiguous arrays of rounded costs. Use the class methods instead."""
+        """Wrap contiguous arrays of rounded costs. Users call the class methods."""
         self.bits = bits
         self.single = single
         self.optimum = optimum

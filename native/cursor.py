@@ -65,7 +65,7 @@ class Cursor:
         after: tuple[float, int] | None = None,
         payloads: Payloads | None = None,
     ) -> None:
-        """Start the search. Use :meth:`View.cursor` or :meth:`Index.cursor` instead."""
+        """Start the search. Users call :meth:`View.cursor` or :meth:`Index.cursor`."""
         handle = ffi.new("wh_cursor **")
         search = describe_searches(costs, k, radius, plan, after)
         check(lib.wh_cursor_open(view._raw, len(view.parts), search, handle), "starting a search")

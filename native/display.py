@@ -19,7 +19,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "
 
 
 def shortened(payload: bytes, limit: int = 32) -> str:
-    """Return the repr of a payload; a longer one is truncated to ``limit`` bytes and its length added."""
+    """Return the repr of a payload. If it has more than ``limit`` bytes, truncate it and add its length."""
     return repr(payload) if len(payload) <= limit else f"{payload[:limit]!r}... ({len(payload)} bytes)"
 
 

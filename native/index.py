@@ -62,7 +62,7 @@ class Index:
     """
 
     def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
-        """Open an index over named buffers. Use :meth:`build` or :meth:`from_arrays` instead."""
+        """Open an index over named buffers. Users call :meth:`build` or :meth:`from_arrays`."""
         self._owner = owner
         # Numpy arrays, because the garbage collector does not traverse them. It does traverse memoryviews, and would
         # crash when it clears a cycle of dead objects that contains a memoryview in use.

@@ -16,19 +16,23 @@ _RAW_STATS: Final = ffi.typeof("struct wh_stats[]")
 
 
 class Stats(NamedTuple):
-    """Statistics of a search so far. The fields are those of ``struct wh_stats``, in the same order."""
+    """Statistics of a search so far.
+
+    The fields are those of ``struct wh_stats``, in the same order, except that ``reserved`` is left out and
+    ``nanoseconds`` is converted to ``seconds``.
+    """
 
     plan: Plan = "auto"
-    """``"probe"`` or ``"sweep"``: the current plan, or the last one."""
+    """``"probe"`` or ``"sweep"``: the current or last plan on the first part, which is the largest."""
     switched: bool = False
     """Whether the search changed from probe to sweep."""
     rounds: int = 0
-    """Passes over the index: more than one only beyond 65,536 hits or if k is unlimited."""
+    """Passes over the part with the most. It is 1 unless k is unlimited or exceeds 65,536."""
     buckets: int = 0
     """Buckets probed, empty ones included."""
     buckets_nonempty: int = 0
     candidates: int = 0
-    """Codes found in buckets, or left by the sweep's filter."""
+    """Codes found in buckets, and codes that passed the sweep's filter."""
     verified: int = 0
     """Codes whose exact distance was computed."""
     blocks: int = 0
@@ -43,7 +47,7 @@ class Stats(NamedTuple):
 
 
 def _dtype(struct: str) -> np.dtype[np.void]:
-    """Return the numpy dtype of a C struct, for reading arrays of it at once."""
+    """Return the numpy dtype of a C struct, so that numpy can read an array of such structs."""
     kinds = {4: {"uint32_t": "u4", "int32_t": "i4"}, 8: {"int64_t": "i8", "double": "f8"}}
     fields = ffi.typeof(struct).fields
     return np.dtype(

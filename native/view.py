@@ -269,7 +269,7 @@ class Batch:
     def __init__(
         self, view: View, costs: Costs, k: int, radius: float | None, plan: Plan, cancel: CancelFlag | None
     ) -> None:
-        """Allocate the results. Use :meth:`View.batch` instead."""
+        """Allocate the results. Users call :meth:`View.batch`."""
         q = len(costs)
         self.ids: NDArray[np.uint64] = np.empty((q, k), dtype=np.uint64)
         self.distances: NDArray[np.float64] = np.empty((q, k))

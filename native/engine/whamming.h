@@ -3,14 +3,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whamming's engine: exact nearest neighbours of binary codes by weighted Hamming distance.
+/* Whamming's engine: exact nearest neighbours of binary codes under weighted Hamming distance.
  *
  * The engine has four kinds of object:
  *
  *   arrays   flat, position-independent bytes that hold an index. They are built once and never change. They may be in
  *            RAM or in a memory map: the engine borrows them and reads them in place.
  *   index    an open, checked view of such arrays. Immutable; any number of threads may share it.
- *   planner  timings of earlier searches of one index on this machine. Any number of threads may share it.
+ *   planner  estimates learned from earlier searches of one index on this machine. Any number of threads may share it.
  *   cursor   one running query. It owns all of the query's scratch memory; one thread at a time may use it.
  *
  * A typical program:
@@ -21,10 +21,10 @@
  *   wh_cursor_open, _next     search, as many hits at a time as wanted; or wh_search_batch for many queries
  *   wh_cursor_close, wh_planner_free, wh_index_close, wh_arrays_free
  *
- * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). After that, every sum, bound, tie
- * and stop rule is integer arithmetic. Hits are in total order by (distance, id). The order is the same for every plan,
+ * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). After that, distances, bounds and
+ * their comparisons are in integers. Hits are in total order by (distance, id). The order is the same for every plan,
  * array layout, instruction set and number of threads. All sums stay within 2^53. A distance is returned as a double:
- * that integer divided by a power of two, without rounding. Doubles therefore compare as the integers do.
+ * the integer divided by a power of two, without rounding. Doubles therefore compare as the integers do.
  *
  * Codes. Bit i of a code is in byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored.
  *
@@ -32,7 +32,7 @@
  * (the order of WH_IDS).
  *
  * Failures. Functions return WH_OK or another wh_status. On failure they leave their out-pointers untouched, unless
- * documented otherwise. No function calls back, prints, or keeps global state that a caller could observe.
+ * documented otherwise. No function calls back or prints. Only wh_keep_memory changes a setting of the process.
  */
 
 enum wh_status {
@@ -43,21 +43,21 @@ enum wh_status {
     WH_CORRUPT = 4,    /* the arrays are inconsistent; the index must not be trusted */
     WH_VERSION = 5,    /* the arrays have a format version that this build does not read */
     WH_NO_TABLES = 6,  /* WH_PROBE was requested, but no part has tables */
-    WH_TOO_LARGE = 7,  /* n x tables exceeds the 2^32 - 1 postings of the single layout */
+    WH_TOO_LARGE = 7,  /* n x tables exceeds 2^32 - 1, the limit of the single layout */
     WH_OVERFLOW = 8    /* a distance would exceed the range of a double */
 };
 
 /* The meaning of a status, in English. Never NULL; the text is static. */
 const char *wh_status_text(int status);
 
-/* The C library keeps freed memory for later allocations. This function gives it back to the system, which takes about
- * a millisecond. Returns 1 if any was given back; 0 if there was none or the C library does not support it. */
+/* Give back to the system the freed memory that the C library has kept for later allocations. Takes about a
+ * millisecond. Returns 1 if any was given back; 0 if there was none or the C library does not support this. */
 int wh_release_memory(void);
 
-/* Keep freed memory for later allocations, up to about 16 MiB per heap, for the rest of the process. By default the C
- * library returns the scratch of a batch to the system after each call, and every query pays for page faults.
- * Allocations of 1 MiB and more are still returned as soon as they are freed. Meant for programs that mostly search,
- * such as a server. Returns 1 if it took effect; 0 if the C library has no such setting. */
+/* Make the C library keep up to about 16 MiB of freed memory per heap, until the process ends. By default it returns
+ * the scratch memory of a batch to the system after each call, and the next call pays for page faults. Allocations of
+ * 1 MiB and more are still returned as soon as they are freed. Meant for programs that mostly search, such as a server.
+ * Returns 1 if it took effect; 0 if the C library has no such setting. */
 int wh_keep_memory(void);
 
 enum wh_limits {
@@ -70,8 +70,8 @@ enum wh_limits {
 
 /* -- Costs ----------------------------------------------------------------------------------------------------------
  *
- * A query is a cost table of bits x 2 finite doubles: for each bit, the cost of a stored 0 and of a stored 1. The
- * distance of a code is the sum over its bits. Rounding reduces the table to
+ * A query is a cost table of bits x 2 finite numbers: for each bit, the cost of a stored 0 and of a stored 1. The
+ * distance of a code is the sum of the costs of its bits. Rounding reduces the table to
  *
  *     distance(g) = (floor + sum of delta[i] over the bits where g differs from optimum) / 2^exponent
  *
@@ -93,14 +93,14 @@ enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
  *   deltas     out: count x bits
  *   floors     out: count
  *   exponents  out: count
- *   failed     out: the table that WH_NOT_FINITE or WH_OVERFLOW is about
+ *   failed     out: the number of the table that caused WH_NOT_FINITE or WH_OVERFLOW
  * Failures: WH_ARGUMENT (bits, type), WH_NOT_FINITE, WH_OVERFLOW. The outputs are unspecified after the last two.
  * Thread-safe. */
 int wh_costs_round_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
                           uint64_t *deltas, int64_t *floors, int32_t *exponents, size_t *failed);
 
 /* The same for queries given as a code (ceil(bits / 8) bytes) and one weight per bit: the cost of a mismatch in that
- * bit, possibly negative. The result equals that of the cost table in which a matching bit costs 0.
+ * bit, possibly negative. The result is that of the cost table in which a match costs 0 and a mismatch its weight.
  *   shared_code     1: `codes` holds one code, shared by all queries
  *   shared_weights  1: `weights` holds one row, shared by all queries */
 int wh_costs_round_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights,
@@ -141,10 +141,10 @@ struct wh_arrays {
 
 struct wh_build_options {
     uint32_t bits;    /* 1 .. WH_MAX_BITS */
-    uint32_t tables;  /* number of substrings, at most `covered`; no substring may exceed WH_MAX_SUBSTRING_BITS.
-                         0: no tables, sweep only */
+    uint32_t tables;  /* number of tables, one per substring; at most `covered`. No substring may exceed
+                         WH_MAX_SUBSTRING_BITS. 0: no tables, sweep only */
     uint32_t covered; /* 1 .. bits: the substrings are cut from the first `covered` bits. The other bits do not raise
-                         the probe's lower bound; answers stay exact */
+                         the probe's lower bound, but answers stay exact */
     uint32_t layout;  /* enum wh_layout */
     uint32_t buckets; /* enum wh_buckets */
     uint32_t reorder; /* 1: store similar codes next to each other (faster searches); 0: keep the order of the rows */
@@ -153,8 +153,8 @@ struct wh_build_options {
 
 /* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32). Equal codes are stored
  * once, with all their ids.
- *   ids       n distinct ids in any order; NULL: 0 .. n - 1. Distinctness is not checked. A search resumes after a
- *             (distance, id), so it could skip an item that shares its id with another at the same distance
+ *   ids       n distinct ids in any order; NULL: 0 .. n - 1. Not checked: if two items at the same distance have the
+ *             same id, a search that resumes after one of them skips the other
  *   progress  rises from 0 to 1000 during the build; another thread may read it. May be NULL
  *   arrays    out: owned by the caller; free them with wh_arrays_free
  * Peak memory: the finished arrays, plus 24 bytes per code, plus 4 bytes per bucket and thread; for the single layout
@@ -198,9 +198,9 @@ int wh_index_find(const wh_index *index, const void *by_id, const uint64_t *ids,
 
 /* -- Planner -----------------------------------------------------------------------------------------------------
  *
- * A planner decides how to search one index: whether to probe or to sweep, and with which instruction set. It learns
- * from the times of earlier searches on this machine. It never changes an answer. Any number of threads may share a
- * planner, also while it learns.
+ * A planner belongs to one index. It learns how long probing and sweeping take on this machine, and searches use these
+ * estimates to choose between the two plans. It also sets the instruction set that searches use. It affects the time of
+ * a search, never the answer. Any number of threads may share a planner.
  */
 
 typedef struct wh_planner wh_planner;
@@ -223,16 +223,16 @@ int wh_planner_use_simd(wh_planner *planner, int level);
 /* -- Search ------------------------------------------------------------------------------------------------------ */
 
 enum wh_plan {
-    WH_AUTO = 0,  /* start with the probe; switch to the sweep if that is cheaper */
+    WH_AUTO = 0,  /* start with the probe; switch to the sweep if that is estimated to be faster */
     WH_PROBE = 1, /* look up buckets in order of cost. Parts without tables are swept; WH_NO_TABLES if no part has
-                     any. A probe that needs too much memory also switches to the sweep */
+                     any. A probe that needs too much memory is replaced by a sweep */
     WH_SWEEP = 2  /* scan all blocks with SIMD */
 };
 
 typedef struct wh_cursor wh_cursor;
 
-/* A search covers one or several parts: indexes with the same number of bits, each without its dead items. An id may be
- * alive in at most one part. Put the largest part first: its hits limit the search of the others. */
+/* A search covers one or several parts. A part is an index without its dead items. All parts have the same number of
+ * bits. An id may be alive in at most one part. Put the largest part first: its hits limit the search of the others. */
 struct wh_part {
     const wh_index *index;
     wh_planner *planner; /* of this index; NULL: default estimates and instruction set, nothing is learned */
@@ -254,8 +254,8 @@ struct wh_search {
     uint64_t after_id;
 };
 
-/* Fill `count` searches that differ in their costs only. None is resumed. The arrays of costs have the layout that the
- * rounding functions write. They are borrowed, and must outlive the searches. */
+/* Fill `count` searches that differ only in their costs and are not resumed. The arrays of costs have the layout that
+ * the rounding functions write. The searches point into these arrays, which must outlive them. */
 void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
                       const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
                       uint64_t k, double radius);
@@ -268,8 +268,8 @@ enum wh_stop {
     WH_CANCELLED = 3  /* wh_cursor_cancel was called */
 };
 
-/* Approximate limits of one call. Every call does at least one slice of work (some tens of microseconds), so repeated
- * calls finish eventually. */
+/* Approximate limits of one call. Every call does at least one slice of work (well under a millisecond), so a search
+ * finishes after enough calls. */
 struct wh_budget {
     uint64_t candidates;  /* codes to compare; 0: no limit */
     uint64_t nanoseconds; /* time to spend; 0: no limit */
@@ -278,11 +278,11 @@ struct wh_budget {
 struct wh_stats {
     uint32_t plan;     /* WH_PROBE or WH_SWEEP: the current or last plan of the first part */
     uint32_t switched; /* 1: changed from probe to sweep */
-    uint32_t rounds;   /* most passes over any part; more than 1 only beyond 65,536 hits or if k is unlimited */
+    uint32_t rounds;   /* passes over the part with the most; 1 unless k is unlimited or exceeds 65,536 */
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed, empty ones included */
     uint64_t buckets_nonempty; /* buckets probed that were not empty */
-    uint64_t candidates;       /* codes found in buckets, or left by the sweep's filter */
+    uint64_t candidates;       /* codes found in buckets, and codes that passed the sweep's filter */
     uint64_t verified;         /* codes whose exact distance was computed */
     uint64_t blocks;           /* blocks swept */
     uint64_t planes;           /* planes read in those blocks, 64 bytes each */
@@ -290,8 +290,8 @@ struct wh_stats {
 };
 
 /* Open a cursor. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
- * Memory of a cursor: up to 400 KiB for the query's tables, and per part 16 bytes x min(k, n, 65536), plus up to 32 MiB
- * of queues while probing (usually a few KiB). wh_cursor_close frees all of it.
+ * Memory of a cursor: up to 400 KiB for the query's tables; per part 16 bytes x min(k, n, 65536), and while the part is
+ * probed up to 32 MiB for queues (usually a few KiB). wh_cursor_close frees all of it.
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
 int wh_cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, wh_cursor **cursor);
 void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
@@ -305,11 +305,11 @@ void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
 int wh_cursor_next(wh_cursor *cursor, size_t capacity, const struct wh_budget *budget, int eager, uint64_t *ids,
                    double *distances, size_t *count, int *stop);
 
-/* The best hits known so far that have not been returned, proven or not, in order. After a budget has run out, these
- * are the best guess at the rest of the answer. Does not change the cursor. Failures: WH_MEMORY. */
+/* Write the best hits found so far that have not been returned, proven or not, in order. After a budget has run out,
+ * they are the best guess at the rest of the answer. Does not change the cursor. Failures: WH_MEMORY. */
 int wh_cursor_guess(const wh_cursor *cursor, size_t capacity, uint64_t *ids, double *distances, size_t *count);
 
-/* A lower bound: no item that has not been returned is nearer. +infinity if none is left. */
+/* A lower bound on the distances of all items that have yet to be returned. +infinity: there are none. */
 double wh_cursor_bound(const wh_cursor *cursor);
 
 /* Make a running or later wh_cursor_next return WH_CANCELLED soon (well under a millisecond). This is the only function
@@ -322,7 +322,7 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 
 /* Search q queries on `threads` threads (0 or 1: the calling thread only). Queries that sweep share each pass over the
  * blocks.
- *   k                every search must have at most this k
+ *   k                columns of the results; no search may have a larger k
  *   cancel           another thread may set it to 1. The call then returns WH_OK early, leaves the flag set, and
  *                    the results are unspecified. May be NULL
  *   nanoseconds      stop after about this time; 0: no limit

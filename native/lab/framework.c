@@ -5,21 +5,21 @@
  *     queue 1: s_1 <= s^_1 <= ...  --> bucket  }--> candidates --> k-heap, root r      g(r) <= bound: stop
  *       ...                                   /                                        else next table, next round
  *
- * Why the bounds hold. Let u be a code that has not been found. No table i has probed u's substring. Queues are in
- * order, so the substring costs at least f(s^_i), the next cost in queue i. Therefore
+ * Why the bounds hold. Let u be a code that has not been found. No table i has probed u's substring i. Queues are in
+ * order of cost, so that substring costs at least f(s^_i), the next cost in queue i. Therefore
  *
  *     g(u) >= sum f(s^_i)      Eqn. 10 and 11: one sum, checked once per round or after every bucket
  *          >= sum f(s_i)       Eqn. 16: the substrings probed last
  *
- * Once the root r of a full heap costs no more than either sum, u cannot improve the heap. Eqn. 15 changes only the
- * order of the tables within a round.
+ * Once the heap is full and its root r costs no more than one of these sums, every code in the heap is at least as near
+ * as u. Eqn. 15 changes only the order of the tables within a round.
  *
  * PQTable's own rule: let v be a code found in all m tables. All of its substrings were probed, each at a cost of at
  * most f(s_i), so g(v) <= sum f(s_i) <= g(u). A root no farther than v therefore proves the same. This also holds in
- * the middle of a bucket that may still contain u: u then costs f(s_i) in that table. In the merged table a code may be
- * found through another of its substrings; only the substring of table t counts as an appearance in t.
+ * the middle of a bucket that may still contain u: u then costs f(s_i) in that table. In the merged table, a code may
+ * be found by a key of table t that equals another of its substrings. This does not count as an appearance in table t.
  *
- * A table whose queue has ended has found every code, so no search continues after that.
+ * A table whose queue has ended has found every code. The search then ends as well.
  */
 #include "framework.h"
 
@@ -36,7 +36,7 @@ struct search {
     const lab_index *index;
     enum lab_criterion criterion;
     struct lab_sequence *sequences; /* one per table */
-    struct lab_probe *taken;        /* the probe of each table in this round */
+    struct lab_probe *taken;        /* per table: the key that it probes in this round */
     uint64_t *probed;               /* f(s_i): cost of the bucket that each table probed last */
     uint32_t *order;                /* order of the tables in this round */
     struct lab_weigher weigher;

@@ -9,16 +9,17 @@ struct lab_node {
     uint32_t state; /* private to the generator */
 };
 
+/* A zeroed struct is an empty frontier. */
 struct lab_frontier {
     struct lab_node *heap;
     size_t size;
     size_t capacity;
 };
 
-/* A zeroed frontier is empty and valid. */
+/* Free the memory. The frontier is then empty and can be used again. */
 void lab_frontier_free(struct lab_frontier *frontier);
 
-/* Failures: LAB_MEMORY; the frontier is then unchanged. */
+/* Add a node. Failures: LAB_MEMORY; the frontier is then unchanged. */
 int lab_frontier_push(struct lab_frontier *frontier, struct lab_node node);
 
 /* Remove and return the cheapest node. The frontier must not be empty. */

@@ -1,7 +1,7 @@
 /* FSWBC. Two operations and a priority queue generate the buckets (Sec. III.B, Alg. 1); framework.c does the rest.
  *
- * Bits are ranked by ascending delta. A code is written as the set of ranks at which it differs from h. Let r be its
- * highest changed rank.
+ * Bits are ranked by ascending delta. A code is written as the set of ranks at which it differs from h: the changed
+ * ranks. Let r be the highest of them.
  *
  *                            0000                     Operation 1 also changes rank r + 1
  *                          1 /                        Operation 2 moves the change at r to r + 1
@@ -13,10 +13,10 @@
  *                  1 / \ 2
  *               1011   1001
  *
- * Invariants. The tree contains every code exactly once (Corollary 1), because each code but h has exactly one parent:
- * if r - 1 is changed too, Operation 1 made the code, otherwise Operation 2 did. Rank 0 alone comes from h. A
- * child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the cheapest code not yet taken is
- * always in the queue (Proposition 1).
+ * Invariants. The tree contains every code exactly once (Corollary 1), because each code but h has exactly one parent.
+ * If rank r - 1 is changed too, Operation 1 made the code; otherwise Operation 2 did. The code in which only rank 0 is
+ * changed comes from h. A child never costs less than its parent, since delta[r + 1] >= delta[r] >= 0. Hence the
+ * cheapest code not yet taken is always in the queue (Proposition 1).
  */
 #include "framework.h"
 #include "sequence.h"

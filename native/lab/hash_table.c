@@ -1,6 +1,6 @@
 /* Multi-index hash tables, separate and merged (Sec. IV.A and IV.B).
  *
- * A code is cut into m substrings. Each is the index of a bucket that contains the code's row.
+ * A code is cut into m substrings. The value of a substring is its key: the index of a bucket that has the code's row.
  *
  *     code  [ substring 0 | substring 1 | ... | substring m - 1 ]
  *
@@ -9,12 +9,12 @@
  *                           postings [3 9 1 4 7 ...]
  *                 table 1:  ...
  *
- *     LAB_SINGLE  the same two arrays, once: bucket `key` holds the rows in which *any* substring equals `key`.
+ *     LAB_SINGLE  one pair of arrays: bucket `key` has the rows in which *any* substring equals `key`
  *
- * Invariant: the rows of a bucket are distinct and ascending. If several substrings of a row are equal, the row is in
- * their common bucket of the merged table once, so there are at most n x m postings.
+ * Invariant: the rows of a bucket are distinct and ascending. If several substrings of a row are equal, the merged
+ * table has the row only once in their common bucket. So there are at most n x m postings.
  *
- * Tables are built by a counting sort. Peak memory is the finished tables.
+ * Tables are built by a counting sort, which needs no memory besides the finished tables.
  */
 #include "hash_table.h"
 
@@ -38,8 +38,8 @@ static uint32_t distinct_keys(const lab_index *index, size_t row, uint32_t first
 static int build_table(const lab_index *index, uint32_t first, uint32_t last, struct lab_table *table) {
     uint32_t keys[LAB_MAX_BITS];
     size_t buckets = (size_t)1 << lab_substring_bits(index, first);
-    /* One entry more than needed: while rows are placed, starts[key + 1] is the position of the next row of bucket
-     * `key`. At the end that is where bucket key + 1 starts. */
+    /* One entry more than needed. While rows are placed, starts[key + 1] is the position of the next row of bucket
+     * `key`. When all rows are placed, that is where bucket key + 1 starts. */
     uint32_t *starts = table->starts = calloc(buckets + 2, sizeof *starts);
     if (!starts) return LAB_MEMORY;
     for (size_t row = 0; row < index->n; row++) {

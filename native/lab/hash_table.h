@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_HASH_TABLE_H
 #define WHAMMING_LAB_HASH_TABLE_H
-/* The index as the searches read it. hash_table.c has a drawing and builds it. */
+/* The index as the searches read it. hash_table.c builds it; the top of that file has a drawing. */
 #include "lab.h"
 
 struct lab_table {
@@ -49,7 +49,7 @@ static inline uint32_t lab_substring(const lab_index *index, const uint8_t *code
     return (word >> (start & 7)) & ((UINT32_C(1) << length) - 1);
 }
 
-/* The bucket of a key of substring t. In the merged table, all substrings share it. */
+/* The bucket of a key of substring t. In the merged table, equal keys of all substrings share one bucket. */
 static inline struct lab_bucket lab_bucket(const lab_index *index, uint32_t t, uint32_t key) {
     const struct lab_table *table = &index->table[index->layout == LAB_SINGLE ? 0 : t];
     uint32_t start = table->starts[key];

@@ -3,28 +3,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The paper's laboratory: every system that "Fast Search on Binary Codes by Weighted Hamming Distance" compares,
- * implemented as the paper describes it and counting what the paper counts. It is a baseline for measurements and
- * tests, not part of the engine.
+/* The laboratory: every system that the paper "Fast Search on Binary Codes by Weighted Hamming Distance" compares. Each
+ * is implemented as the paper describes it, and counts what the paper counts. The laboratory is a baseline for
+ * measurements and tests, not part of the engine.
  *
  *   index     the hash tables of the codes, one per substring or all merged into one. Immutable; any number of threads
  *             may share it. It borrows the codes.
  *   search    one call answers a batch of queries on the calling thread. Each call owns its scratch memory, so several
- *             may run on one index at the same time.
+ *             calls may run on one index at the same time.
  *
- * Codes. Bit i of a code is byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored. Substring t of m
- * covers consecutive bits; the first bits % m substrings have ceil(bits / m) bits, the others floor(bits / m).
+ * Codes. Bit i of a code is in byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored. A code is cut into m
+ * substrings of consecutive bits. The first bits % m substrings have ceil(bits / m) bits, the others floor(bits / m).
  *
  * Distances. The caller reduces a query to the optimum h, the cheapest possible code (Eqn. 5), and nonnegative integers
  * delta[i], the cost of differing from h in bit i (Eqn. 6). The distance of a code is the sum of delta[i] over the bits
- * where it differs from h. All arithmetic is therefore exact, and a mismatch with the query may be cheaper than a
- * match.
+ * where it differs from h. All arithmetic is therefore exact. Since h need not be the query's own code, a mismatch with
+ * the query may be cheaper than a match.
  *
- * Counts. These rules reproduce the paper's tables. Buckets: every look-up, including those of empty buckets and
- * repeated look-ups of a key in the merged table for different substrings. Candidates: distinct codes found.
+ * Counts. These rules reproduce the paper's tables. Buckets: all look-ups count, also of empty buckets. If several
+ * substrings look up the same key in the merged table, each look-up counts. Candidates: distinct codes found.
  *
- * Ties. The paper stops as soon as the k-th distance is at most the bound. If several codes are at exactly the k-th
- * distance, the order of probing decides which of them are returned. The returned distances are exact.
+ * Ties. As in the paper, a search stops as soon as the k-th distance is at most the bound. If several codes are at
+ * exactly the k-th distance, the order of probing decides which of them are returned. The returned distances are exact.
  *
  * Failures. Functions return LAB_OK or another lab_status. No function calls back, prints or keeps global state.
  */
@@ -78,7 +78,8 @@ struct lab_usage {
     uint64_t one; /* |T_one|: bucket indices that are non-empty in exactly one */
 };
 
-/* The paper's Table I: how many bucket indices the m tables share. The same for both layouts. Thread-safe.
+/* The paper's Table I: how many bucket indices are used by all m tables together, and how many by one table only. The
+ * same for both layouts. Thread-safe.
  * Failures: LAB_MEMORY. */
 int lab_index_usage(const lab_index *index, struct lab_usage *usage);
 
@@ -108,15 +109,16 @@ struct lab_answers {
 /* Linear Scan (Sec. V.B): compares every code, with one look-up table of 256 sums per byte. Exact. */
 int lab_scan(const lab_index *index, const struct lab_costs *costs, size_t k, struct lab_answers *answers);
 
-/* When a search over the tables may stop (Sec. IV.A). f(s_i) is the cost of the substring last taken from queue i,
- * f(s^_i) the cost of the substring now at its head. r is the k-th best code found so far. */
+/* When a search over the tables may stop (Sec. IV.A). Each table i has a queue of keys in order of cost. f(s_i) is the
+ * cost of the key last taken from queue i, and f(s^_i) the cost of the key now at its head. r is the k-th best code
+ * found so far, and g(r) its distance. */
 enum lab_criterion {
     LAB_EQN10 = 0,      /* g(r) <= sum f(s^_i), checked once per round over all tables */
     LAB_EQN11 = 1,      /* the same bound, checked after every bucket: FSWBC */
     LAB_EQN15 = 2,      /* Eqn. 11 with each round's tables sorted by f(s^_i) - f(s_i): FSWBC_sort */
     LAB_EQN16 = 3,      /* g(r) <= sum f(s_i), the paper's formula for PQTable's rule, after every bucket */
-    LAB_APPEARANCES = 4 /* PQTable's own rule: some code was found in all m tables, and k codes are no farther.
-                           Checked after every candidate; the paper's PQTable rows measure this rule */
+    LAB_APPEARANCES = 4 /* PQTable's own rule: some code was found in all m tables, and k codes found are no farther
+                           than it. Checked after every candidate. The paper's tables show PQTable with this rule */
 };
 
 /* FSWBC (Alg. 1 and 2); on a LAB_SINGLE index this is FSWBC_single. Exact under every criterion.
@@ -139,7 +141,7 @@ enum lab_pool {
     LAB_MET = 1   /* every candidate: slower and more accurate than the paper */
 };
 
-/* MIH_weight: the search of MIH_binary; its pool is then ranked by weighted distance. Not exact: it misses near codes
+/* MIH_weight: searches like MIH_binary, and then ranks the pool by weighted distance. Not exact: it misses near codes
  * whose Hamming distance is large. codes: costs->count packed query codes.
  * Other failures: LAB_ARGUMENT for an unknown pool. */
 int lab_mih_weight(const lab_index *index, const uint8_t *codes, const struct lab_costs *costs, size_t k,
@@ -148,8 +150,9 @@ int lab_mih_weight(const lab_index *index, const uint8_t *codes, const struct la
 /* -- Probing order ----------------------------------------------------------------------------------------------- */
 
 /* Apply Operations 1 and 2 (Sec. III.B) to `changed` and write the results in this order. Bit r of `changed` is set if
- * the bit with the r-th smallest delta differs from h. Returns the number of results: 2; 1 if `changed` is 0, to which
- * only Operation 1 applies; 0 if the most expensive of the `bits` bits is changed already. Thread-safe, cannot fail. */
+ * the bit with the r-th smallest delta differs from h (r counts from 0). Returns the number of results, usually 2. It
+ * is 1 if `changed` is 0, because only Operation 1 applies. It is 0 if the most expensive of the `bits` bits is already
+ * changed. Thread-safe, cannot fail. */
 uint32_t lab_successors(uint32_t changed, uint32_t bits, uint32_t successors[2]);
 
 enum lab_generator {
@@ -157,8 +160,9 @@ enum lab_generator {
     LAB_MULTI_SEQUENCE = 1 /* PQTable's multi-sequence algorithm over parts of 8 bits */
 };
 
-/* The first min(count, 2^bits) codes of `bits` bits in probing order, with their costs. bits: 1 ..
- * LAB_MAX_SUBSTRING_BITS; deltas: `bits` values.
+/* Write the first min(count, 2^bits) keys of a substring in probing order, and their costs.
+ *   bits    length of the substring, 1 .. LAB_MAX_SUBSTRING_BITS
+ *   deltas  `bits` values: the cost of differing from `optimum` in each bit
  * Failures: LAB_ARGUMENT (bits, generator), LAB_COST, LAB_MEMORY. Thread-safe. */
 int lab_probing_order(uint32_t optimum, const uint64_t *deltas, uint32_t bits, enum lab_generator generator,
                       size_t count, uint32_t *keys, uint64_t *key_costs);

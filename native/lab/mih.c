@@ -1,17 +1,18 @@
 /* Multi-index hashing by Hamming distance, MIH_binary, and its re-ranked variant, MIH_weight (Sec. V.B).
  *
  * The query q is cut like the codes. The radius s grows from 0, and for each radius the tables take turns. Table t
- * probes all buckets whose key differs from substring t of q in exactly s bits:
+ * probes all buckets whose key differs from substring t of q in exactly s bits. A distance d is settled once all codes
+ * at that distance have been found:
  *
  *     radius 0: table 0, table 1, ..., m - 1       radius 1: table 0, table 1, ...
  *     settled:   d = 0    d = 1       d = m - 1              d = m    d = m + 1
  *
- * Why a turn settles one distance. Consider a code that has not been found after table t at radius s. It differs from q
- * in at least s + 1 bits in each of the tables 0 .. t, and in at least s bits in each of the others: at least s m + t +
- * 1 bits in all. So every code at distance d = s m + t has been found. The search ends once the settled distances have
- * k codes.
+ * Why each turn settles one distance: consider a code that has not been found after table t at radius s. Its substrings
+ * 0 .. t differ from those of q in at least s + 1 bits each, and the others in at least s bits each. These are at least
+ * s x m + t + 1 bits in all. So every code at distance d = s x m + t has been found. The search ends once the settled
+ * distances have k codes.
  *
- * The first k codes found at each distance are kept. The k nearest by Hamming distance need no more:
+ * Only the first k codes found at each distance are kept. This suffices for the k nearest by Hamming distance:
  *
  *     kept[d]: row, row, ...  (at most k)          d = 0 .. bits
  *

@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_NEAREST_H
 #define WHAMMING_LAB_NEAREST_H
-/* The k best codes found so far: the K-size max-heap of the decision module (Sec. IV.A). */
+/* The k best codes found so far: the max-heap of size K in the paper's decision module (Sec. IV.A). */
 #include "lab.h"
 
 #include <stdbool.h>
@@ -16,21 +16,21 @@ struct lab_nearest {
     size_t capacity; /* min(k, n), so that a heap that holds all codes counts as full */
 };
 
-/* Initialise an empty heap. Failures: LAB_MEMORY; call lab_nearest_free also after a failure. */
+/* Initialise an empty heap. Failures: LAB_MEMORY; call lab_nearest_free even after a failure. */
 int lab_nearest_init(struct lab_nearest *nearest, size_t k, size_t n);
 void lab_nearest_free(struct lab_nearest *nearest);
 
 static inline bool lab_nearest_full(const struct lab_nearest *nearest) { return nearest->size == nearest->capacity; }
 
-/* Whether g(r) <= bound: no code that costs `bound` or more can improve the heap. */
+/* Whether the heap is full and its worst hit r has g(r) <= bound: a code that costs `bound` or more is not nearer. */
 static inline bool lab_nearest_within(const struct lab_nearest *nearest, uint64_t bound) {
     return lab_nearest_full(nearest) && (nearest->capacity == 0 || nearest->heap[0].distance <= bound);
 }
 
-/* Keep a hit if it is among the k best; the worst hit is dropped for it. */
+/* Add a hit if it is among the k best. If the heap is full, drop the worst hit. Precondition: capacity > 0. */
 void lab_nearest_keep(struct lab_nearest *nearest, struct lab_hit hit);
 
-/* The same, for a candidate. Inline, because nearly every candidate fails this comparison. */
+/* The same for a candidate. Inline, because nearly all candidates are too far and end here. */
 static inline void lab_nearest_offer(struct lab_nearest *nearest, uint64_t distance, uint32_t id) {
     if (lab_nearest_full(nearest) && (nearest->capacity == 0 || distance > nearest->heap[0].distance)) return;
     lab_nearest_keep(nearest, (struct lab_hit){distance, id});

@@ -11,8 +11,9 @@
  *         +----------> rank of part 0
  *           0  1  2
  *
- * Invariants. A higher rank never costs less. So all predecessors of the cheapest unpopped tuple have been
- * popped, and that tuple is in the queue. A tuple is queued when the last of its predecessors is popped, so only once.
+ * Invariants. A higher rank never costs less, so a tuple never costs less than its predecessors. Hence the queue always
+ * has one of the cheapest tuples that have not been popped. A tuple is queued when the last of its predecessors is
+ * popped, so only once.
  */
 #include "framework.h"
 #include "sequence.h"

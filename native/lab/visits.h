@@ -1,6 +1,6 @@
 #ifndef WHAMMING_LAB_VISITS_H
 #define WHAMMING_LAB_VISITS_H
-/* The codes that a query has found, and in how many tables. */
+/* The codes that a query has found, and in how many tables each was found. */
 #include "lab.h"
 
 #include <stdbool.h>
@@ -8,13 +8,13 @@
 struct lab_visits {
     size_t n;
     uint64_t candidates;   /* distinct rows found */
-    uint64_t *met;         /* one bit per row */
+    uint64_t *met;         /* one bit per row: 1 if it was found */
     uint16_t *appearances; /* per row, in how many tables it was found; NULL if not counted */
     uint32_t *counted;     /* the rows whose appearances are not 0 */
     size_t counted_size;
 };
 
-/* Initialise an empty set. Failures: LAB_MEMORY; call lab_visits_free also after a failure. */
+/* Initialise an empty set. Failures: LAB_MEMORY; call lab_visits_free even after a failure. */
 int lab_visits_init(struct lab_visits *visits, size_t n, bool count_appearances);
 void lab_visits_free(struct lab_visits *visits);
 

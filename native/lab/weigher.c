@@ -2,7 +2,7 @@
  *
  *     distance(g) = sums[0][g byte 0] + sums[1][g byte 1] + ...
  *
- * Invariant: bits past the last bit of the code cost nothing, so they are ignored.
+ * Invariant: bits past the last bit of the code cost 0, so they are ignored.
  */
 #include "weigher.h"
 
@@ -37,7 +37,7 @@ int lab_weigher_start(struct lab_weigher *weigher, const lab_index *index, const
     for (size_t byte = 0; byte < index->code_bytes; byte++) {
         uint64_t *sums = weigher->sums[byte];
         sums[optimum[byte]] = 0;
-        /* Differences are processed in ascending order: all those below 2^bit are known when bit `bit` is added. */
+        /* When bit `bit` is added, the sums of all values that differ from the optimum in lower bits only are known. */
         for (uint32_t bit = 0; bit < 8; bit++) {
             size_t i = 8 * byte + bit;
             uint64_t delta = i < index->bits ? deltas[i] : 0;

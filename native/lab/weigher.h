@@ -5,23 +5,24 @@
 
 struct lab_weigher {
     size_t code_bytes;
-    uint64_t (*sums)[256]; /* sums[byte][value]: cost of the bits of byte `byte` if it is `value` */
+    uint64_t (*sums)[256]; /* sums[i][v]: cost of byte i of a code if its value is v */
 };
 
-/* Allocate for the codes of this index. Failures: LAB_MEMORY; call lab_weigher_free also after a failure. */
+/* Allocate the tables for codes of this index. Failures: LAB_MEMORY; call lab_weigher_free even after a failure. */
 int lab_weigher_init(struct lab_weigher *weigher, const lab_index *index);
 void lab_weigher_free(struct lab_weigher *weigher);
 
-/* Compute the tables of query number `query`. Failures: LAB_COST. */
+/* Fill the tables for query number `query`. Failures: LAB_COST. */
 int lab_weigher_start(struct lab_weigher *weigher, const lab_index *index, const struct lab_costs *costs, size_t query);
 
+/* The distance of a code. */
 static inline uint64_t lab_weigh(const struct lab_weigher *weigher, const uint8_t *code) {
     uint64_t sum = 0;
     for (size_t byte = 0; byte < weigher->code_bytes; byte++) sum += weigher->sums[byte][code[byte]];
     return sum;
 }
 
-/* LAB_OK if the deltas add up to less than 2^62, so that no sum or bound can overflow; else LAB_COST. */
+/* Return LAB_OK if the deltas add up to less than 2^62, so that no sum or bound can overflow; otherwise LAB_COST. */
 int lab_check_deltas(const uint64_t *deltas, uint32_t bits);
 
 #endif

@@ -1,12 +1,13 @@
 /* Placing similar codes next to each other.
  *
- * Both plans are faster if the codes of a block are similar. The sweep leaves a block once all of its 128 sums exceed
- * the limit, and similar codes exceed it together. For the probe, the postings of a bucket point to rows that are close
- * in memory.
+ * Both plans are faster if similar codes are close in memory. The sweep leaves a block once all of its 128 sums exceed
+ * the limit, and similar codes exceed it together. With compact buckets, the probe looks up the code of each row of a
+ * bucket, and these rows are then close to each other.
  *
- * The codes are split on single bits, as in a k-d tree. Among the bits that divide a node evenly, choose the one that
- * says the most about the others: on a sample, it has the largest sum of squared covariances, divided by its own
- * variance. Move the zeros before the ones and repeat in both halves, until a node is no larger than a leaf.
+ * The codes are split on single bits, as in a k-d tree. Among the bits that divide a node most evenly, choose the one
+ * that predicts the other bits best. This is the bit with the largest sum of squared covariances with the other bits,
+ * divided by its own variance; both are estimated from a sample. Move the zeros before the ones and repeat in both
+ * halves, until a node is no larger than a leaf.
  *
  *            bit 17                     codes: | 17=0,3=0 | 17=0,3=1 | 17=1,40=0 | 17=1,40=1 |
  *           0/    \1                                        \________/
@@ -19,15 +20,20 @@
 #include "base/parallel.h"
 
 enum {
-    LEAF = 32,       /* codes; smaller than a block, since blocks are not aligned to nodes */
-    LARGE = 4096,    /* codes: there are few nodes of this size, and their splits matter most */
-    SAMPLE = 256,    /* codes sampled to choose the bit of a large node */
-    CHOICES = 24,    /* bits to choose from, those that divide most evenly */
-    WITNESSES = 128, /* bits whose covariance with them is computed */
+    /* Nodes of at most this many codes are not split. Smaller than a block, because a block may begin within a node. */
+    LEAF = 32,
+    /* Nodes of at least this many codes are large: their bit is chosen with more care (the next three), because there
+     * are few of them and their splits matter most. */
+    LARGE = 4096,
+    SAMPLE = 256,    /* codes in the sample */
+    CHOICES = 24,    /* bits to choose from: those that divide the node most evenly */
+    WITNESSES = 128, /* bits, evenly spaced, to compute covariances with; up to twice as many, because of rounding */
+    /* The same for nodes that are not large. */
     SMALL_SAMPLE = 64,
     SMALL_CHOICES = 8,
     SMALL_WITNESSES = 64,
-    DEPTH = 64 /* of the stack: the smaller half is popped first, so it never holds more than log2(n) nodes */
+    /* Size of the stack. The smaller half is popped first, so the stack never has more than log2(n) nodes. */
+    DEPTH = 64
 };
 
 struct node {

@@ -3,7 +3,8 @@
 /* Decides between probe and sweep during a search.
  *
  * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. Each
- * time the effort has doubled, the estimated rest of the probe is compared with the estimated time of a sweep.
+ * time the work done (its effort, see probe_run) has doubled, the time that the rest of the probe would take is
+ * compared with the time of a sweep. Both are estimates.
  *
  * Probe: the costs determine how many buckets the probe needs at the current limit (forecast.h). As the limit falls,
  * fewer buckets are needed: early in a probe about a quarter of the forecast, later nearly all of it. The time per

@@ -18,7 +18,8 @@ static void requantise(struct sieve *s, uint64_t limit) {
     double scale = quantise_scale(limit, 254);
     size_t planes = s->distance->planes, repeated = 2 * (s->columns * 8 - s->distance->code_bytes);
     s->limit = limit;
-    memset(s->lut, 0, sizeof s->lut); /* bytes that the last column repeats cost nothing */
+    /* The last column may repeat bytes of the column before. Their look-ups there are 0, so that they count once. */
+    memset(s->lut, 0, sizeof s->lut);
     for (size_t p = 0; p < planes; p++) {
         size_t at = p / 16 + 1 < s->columns ? p : p + repeated;
         quantise_nibble(s->distance->nibble + p * 16, scale, 255, s->lut + at * 16);

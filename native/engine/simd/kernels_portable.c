@@ -1,4 +1,5 @@
-/* The kernels in plain C: the fallback on every machine, and the reference for the others. */
+/* The sweep kernels in plain C, for machines without a supported instruction set. There is no sieve kernel: without
+ * SIMD, exact comparison is as fast. */
 #include <stdint.h>
 #include <string.h>
 
