@@ -34,7 +34,7 @@ ABSENT: Final = {"__len__"}
 IN_ASYNC: Final = {
     "a ``with`` block": "an ``async with`` block",
     "an iterator": "an asynchronous iterator",
-    "Any number of threads may use it at once.": "For one event loop.",
+    "Any number of threads may use it at once.": "Only one event loop may use it.",
 }
 """Replacements in the classes' docstrings for asyncio."""
 
@@ -106,7 +106,7 @@ HEADS: Final = {
             '''A database on a server: named indexes. Use it in a ``with`` block, or call :meth:`close`. Thread-safe.'''
 
             def __init__(self, portal: Portal, database: aio.Database) -> None:
-                '''Wrap a connection. Use :func:`connect` instead.'''
+                '''Wrap a connection. Users call :func:`connect`.'''
                 self.address = database.address
                 self._portal = portal
                 self._database = database
@@ -119,7 +119,7 @@ HEADS: Final = {
             '''An index on a server. Thread-safe.'''
 
             def __init__(self, portal: Portal, index: aio.Index) -> None:
-                '''Wrap an index. Use :meth:`RemoteDatabase.index` instead.'''
+                '''Wrap an index. Users call :meth:`RemoteDatabase.index`.'''
                 self.name = index.name
                 self._portal = portal
                 self._index = index
@@ -137,7 +137,7 @@ HEADS: Final = {
             '''A running search: an iterator of hits. Closing or garbage-collecting it stops it on the server.'''
 
             def __init__(self, portal: Portal, search: aio.Search) -> None:
-                '''Wrap a search. Use :meth:`RemoteIndex.search` instead.'''
+                '''Wrap a search. Users call :meth:`RemoteIndex.search`.'''
                 self._portal = portal
                 self._search = search
 

@@ -45,7 +45,7 @@ FORWARDED: Final = frozenset(
     for method in service.methods
     if method.name not in READING
 )
-"""Methods that reader processes forward to the writer: writes, and index management with its statistics."""
+"""Methods that reader processes forward to the writer: all methods of IndexService, and writes."""
 HOUSEKEEPING_SECONDS: Final = 1.0
 """How often to check for expired snapshots and for memory to release."""
 CROWD: Final = 16
@@ -107,7 +107,7 @@ class Server:
         silence_lost_clients()
         config = self.config
         self._certificates = certificates = Certificates(config) if config.tls_cert else None
-        if self._writer is None:  # readers share the port of the writer
+        if self._writer is None:  # a reader does not check: the writer already listens on the same port
             await asyncio.to_thread(check_listen, config.listen)
         if self._given is not None:
             self._database = self._given
@@ -154,7 +154,8 @@ class Server:
         """Shut down gracefully.
 
         New calls are refused at once. Running calls have ``grace`` seconds to finish, by default the config's
-        ``grace_seconds``. Queries that are still running after that end with resume tokens.
+        ``grace_seconds``. Queries that are still running after that end with resume tokens. A reader process does not
+        wait for the calls that it forwards: they have at most one more second.
         """
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True

@@ -1,7 +1,8 @@
-"""Check that the server can listen on its address, before it opens anything else.
+"""Check that the server can listen on its address, before it opens the database.
 
-gRPC does not report why listening failed. With several processes it sets SO_REUSEPORT, and would then share the port
-with any other server that sets it. A plain socket fails if the port is in use.
+gRPC does not report why listening failed. With several processes, gRPC sets SO_REUSEPORT, and the server would share
+its port with any other program that sets this option. So the server first binds a plain socket, which fails with a
+reason if the port is in use.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _text(listen: str, refusal: OSError) -> str:
     if refusal.errno == errno.EADDRINUSE:
         return f"{listen} is in use by another process; stop that process, or choose another --listen"
     if refusal.errno == errno.EADDRNOTAVAIL:
-        return f"{listen} is not an address of this machine; choose another --listen, for example 0.0.0.0:7777"
+        return f"{listen} is not an address of this machine; choose another --listen, for example 127.0.0.1:7777"
     if refusal.errno in (errno.EACCES, errno.EPERM):
         return f"{listen}: this user may not listen on that port; choose a --listen port of 1024 or above"
     return f"cannot listen on {listen}: {refusal.strerror}; choose another --listen"

@@ -56,7 +56,7 @@ class RemoteDatabase(DatabaseVerbs):
     """A database on a server: named indexes. Use it in a ``with`` block, or call :meth:`close`. Thread-safe."""
 
     def __init__(self, portal: Portal, database: aio.Database) -> None:
-        """Wrap a connection. Use :func:`connect` instead."""
+        """Wrap a connection. Users call :func:`connect`."""
         self.address = database.address
         self._portal = portal
         self._database = database
@@ -142,7 +142,7 @@ class RemoteIndex(IndexVerbs):
     """An index on a server. Thread-safe."""
 
     def __init__(self, portal: Portal, index: aio.Index) -> None:
-        """Wrap an index. Use :meth:`RemoteDatabase.index` instead."""
+        """Wrap an index. Users call :meth:`RemoteDatabase.index`."""
         self.name = index.name
         self._portal = portal
         self._index = index
@@ -323,7 +323,7 @@ class RemoteSearch(SearchVerbs):
     """A running search: an iterator of hits. Closing or garbage-collecting it stops it on the server."""
 
     def __init__(self, portal: Portal, search: aio.Search) -> None:
-        """Wrap a search. Use :meth:`RemoteIndex.search` instead."""
+        """Wrap a search. Users call :meth:`RemoteIndex.search`."""
         self._portal = portal
         self._search = search
 

@@ -41,7 +41,7 @@ class GroupCommit:
         self._writing = writing
         self._commit = commit
         self._queueing = threading.Condition()
-        self._leading = False  # whether a thread is about to commit for the others
+        self._leading = False  # whether a thread commits for the others, or is about to
         self._queue: list[QueuedWrite] = []
         self._writers: dict[int, float] = {}  # threads that wrote recently, and when
 
@@ -58,7 +58,8 @@ class GroupCommit:
     def write(self, change: Change) -> int:
         """Commit a change, or wait until another thread has committed it.
 
-        Returns how many items it removed, if it only deletes. Raises the error that prevented the commit.
+        Returns how many items were removed if the change only deletes, and 0 otherwise. Raises the error that prevented
+        the commit.
         """
         write = QueuedWrite(change)
         self._wait_for_commit(write)
@@ -88,7 +89,11 @@ class GroupCommit:
             raise
 
     def _stop_leading(self) -> None:
-        """Let another thread lead. Two leaders do no harm: the lock ``writing`` keeps their commits apart."""
+        """Let another thread lead.
+
+        A waiting thread that is interrupted also calls this, although another thread is leading. Two threads may then
+        lead at once. This is safe, because they commit one after the other: each holds the lock ``writing``.
+        """
         with self._queueing:
             self._leading = False
             self._queueing.notify_all()

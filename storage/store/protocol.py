@@ -102,7 +102,7 @@ class Store(Protocol):
         """Turn the delta into a segment. Writes and searches continue meanwhile."""
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge all segments and the delta into one segment, without dead items."""
+        """Merge all segments and the delta into as few segments as possible, usually one, without dead items."""
 
     def stats(self) -> StoreStats:
         """Return statistics."""

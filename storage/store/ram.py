@@ -16,7 +16,7 @@ from whamming.storage.store.snapshot import Snapshot
 
 
 class RamJournal:
-    """Keeps nothing, as the store has everything in memory. See :class:`whamming.storage.Journal`."""
+    """Keeps nothing, because the store has everything in memory. See :class:`whamming.storage.Journal`."""
 
     persistent = False
     max_rows = 2**31
@@ -40,7 +40,7 @@ class RamJournal:
         return self._stored
 
     def check_segments(self, numbers: Sequence[int]) -> None:
-        """Memory has no checksums."""
+        """Nothing to do: segments in memory have no checksums."""
 
     def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Nothing to do: the store holds the segments."""
@@ -56,11 +56,11 @@ class RamJournal:
         """Return None: there are no files."""
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Report no problems, as memory has no checksums."""
+        """Report no problems: memory has no checksums to verify."""
         return VerifyReport((), 0, 0)
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
-        """Write the snapshot to a file that the ``lmdb`` store can open."""
+        """Write the snapshot to a new directory that the ``lmdb`` store can open."""
         from whamming.storage.files.lmdb_backend import write_index
 
         write_index(path, self.settings, snapshot)

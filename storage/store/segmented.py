@@ -221,7 +221,7 @@ class SegmentedStore:
             self._seal(progress)
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Merge all segments and the delta into one segment, without dead items."""
+        """Merge all segments and the delta into as few segments as possible, usually one, without dead items."""
         self._check_writable()
         with self._maintaining:
             self._seal(None)

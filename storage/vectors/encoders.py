@@ -14,8 +14,8 @@ costs what the asymmetric distances of Gordo et al. (2014), or an inner product,
 
 **Codes and costs depend on the vector alone**, not on its batch, the number of threads or the machine: projections are
 defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in single precision,
-many at once. If the rounding error could change a sign, as for about one bit in 10,000, it computes that sum again, as
-defined.
+many at once. If the rounding error could change the sign of a projection, as for about one bit in 10,000, it computes
+that projection again, as the defined sum of doubles.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Training:
     """For ``itq``, before the first round and after each: the mean squared distance of the rotated projections, scaled
     to a mean square of 1, to the nearer of +1 and -1. It decreases from round to round."""
     converged: bool = True
-    """Whether the last round improved the error by next to nothing; False if the limit of rounds was reached."""
+    """Whether the last round hardly improved the error. False if the maximum number of rounds was reached first."""
 
     @property
     def rounds(self) -> int:

@@ -20,19 +20,22 @@ from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
 from whamming.storage.vectors.encoders import Encoder, Kind, Training
 
 ROUNDS: Final = 50
-"""The default limit of rounds of ``itq``."""
+"""The default for the maximum number of ``itq`` rounds."""
 
 ENOUGH: Final = 1e-3
 """``itq`` has converged when a round improves its error by less than this fraction."""
 
 MAX_MATRIX: Final = 1 << 26
-"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 256 MiB, and several times that while it is computed."""
+"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 256 MiB, and several times that while it is computed.
+``itq`` also needs memory for a few matrices of dim x dim doubles."""
 
 MAX_ROTATED: Final = 100_000
-"""How many rows of the sample ``itq`` uses to find its rotation, chosen by the seed. Everything else uses all rows."""
+"""``itq`` uses at most this many rows of the sample to find its rotation. If there are more, it chooses some at random,
+depending on the seed. Everything else uses all rows."""
 
 LARGE_CELLS: Final = 1 << 22
-"""How many numbers a block of the sample has. Large blocks make numpy's threads wait for each other less often."""
+"""How many numbers a block has in the matrix products of ``itq``. With large blocks, numpy's threads wait for each
+other less often."""
 
 
 def fit(
@@ -56,12 +59,13 @@ def fit(
     bits : length of a code, at most ``dim`` for ``sign`` and ``itq``. For ``sign`` the default is ``dim``; with fewer,
         the first components are used.
     dim : number of components of a vector; required if there is no sample.
-    seed : for the random directions of ``lsh``, and the rotation that ``itq`` starts from.
-    centre : subtract the sample's mean; the default is True if there is a sample. ``itq`` always does.
-    rounds : the limit of rounds of ``itq``.
+    seed : for the random directions of ``lsh``; for ``itq``, the rotation that it starts from, and the rows that it
+        uses if the sample has more than MAX_ROTATED.
+    centre : subtract the sample's mean; the default is True if there is a sample. ``itq`` always subtracts it.
+    rounds : maximum number of ``itq`` rounds.
 
-    A component that is constant in the sample does no harm. ``itq`` gives it no weight, and for ``sign`` both values of
-    its bit cost the same.
+    A component that is constant in the sample usually has no effect. ``itq`` ignores it if the sample varies in at
+    least ``bits`` directions. If ``sign`` is centred, both values of its bit have the same ``asymmetric`` cost.
     """
     check_choice("encoder", kind, get_args(Kind))
     try:
@@ -111,7 +115,7 @@ def _check_without_sample(kind: Kind, dim: int | None, centre: bool | None) -> N
     if kind == "itq":
         raise InvalidArgumentError("encoder = 'itq' without a sample; give one with more vectors than bits")
     if centre:
-        raise InvalidArgumentError("centre = True without a sample; give one, as its mean is subtracted")
+        raise InvalidArgumentError("centre = True without a sample; give a sample, whose mean is to be subtracted")
     if dim is None:
         raise InvalidArgumentError(f"encoder = {kind!r} without a sample and without dim; give one of them")
 
@@ -145,7 +149,10 @@ def _mean(rows: NDArray[Any]) -> NDArray[np.float32]:
 def _expectations(
     rows: NDArray[Any], matrix: NDArray[np.float32] | None, offsets: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Return E[p_i | bit i = v], ``[bits, 2]``; zero if no row has that value."""
+    """Return, for each bit and each of its values 0 and 1, the mean projection of the rows that have this value.
+
+    The result is ``[bits, 2]``. It is zero where no row has the value.
+    """
     sums, counts = np.zeros((len(offsets), 2)), np.zeros((len(offsets), 2))
     for _, block in blocks(rows, len(offsets), "the sample"):
         projected = (block[:, : len(offsets)] if matrix is None else block @ matrix) - offsets
@@ -207,8 +214,11 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
 
 
 def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean squared error of the signs of the rotated projections, and the product of the transposed signs
-    and the projections, which determines the next rotation. As the mean square is 1, the error is 2 - 2 E|rotated|."""
+    """Return the error of a rotation, and the matrix that determines the next rotation.
+
+    The error is the mean squared difference between a rotated projection and its sign. Projections have a mean square
+    of 1, so the error is 2 - 2 E|rotated|. The matrix is the product of the transposed signs and the projections.
+    """
     turn = rotation.astype(np.float32)
     correlation = np.zeros_like(rotation)
     total = 0.0

@@ -14,7 +14,9 @@ from whamming.native import Buckets, Tables, WhammingError
 from whamming.storage import AlreadyExistsError, BitOrder, Durability, IndexSettings, NotFoundError
 
 CREATE_TEXT = """\
-The settings of an index cannot be changed later. To change them, export the items and import them into a new index.
+The settings of an index cannot be changed later. To change tables, buckets or durability, export the items and import
+them into a new index. An export has no kept vectors. To keep vectors, or to change any other setting, import the
+original data into a new index.
 
 An index with an encoder takes vectors, both as items and as queries, and turns them into codes. To learn the encoder
 from your vectors, use whamming import --encoder instead: it creates the index and fits the encoder on the file."""
@@ -26,8 +28,8 @@ SEAL_TEXT = """\
 Recent writes have no hash tables yet and are searched by a sweep. They get tables automatically once there are enough
 of them. Seal builds the tables now, for example after a large import."""
 COMPACT_TEXT = """\
-Removes deleted and replaced items from the file and merges all segments into one, which is the fastest to search.
-Segments are also merged automatically when that pays off; compact merges all of them now."""
+Removes deleted and replaced items from the file, and merges all segments into as few as possible, usually one. Fewer
+segments are faster to search. Segments are also merged automatically when that pays off; compact merges them now."""
 
 
 def add(commands: Commands) -> None:
@@ -42,10 +44,13 @@ def add(commands: Commands) -> None:
     text = "length of the codes, 1 to 4096; required unless the encoder sets it (default with --encoder sign: --dim)"
     parser.add_argument("--bits", metavar="N", type=whole(1, 4096), help=text)
     text = (
-        "order of the bits within a byte. little: bit 0 is mask 1; big: as numpy.packbits by default (default little)"
+        "order of the bits within a byte. little: bit 0 is mask 1; big: bit 0 is mask 128, the usual order of "
+        "numpy.packbits (default little)"
     )
     parser.add_argument("--bit-order", choices=get_args(BitOrder), default="little", help=text)
-    text = "hash tables per segment; none: always sweep (default single)"
+    text = """\
+hash tables of a segment. single: one directory for all substrings of the codes; multi: one per substring; none: no
+tables, so that every search scans all codes (default single)"""
     parser.add_argument("--tables", choices=get_args(Tables), default="single", help=text)
     text = "layout of the hash tables; fast takes more space and is faster to search (default compact)"
     parser.add_argument("--buckets", choices=get_args(Buckets), default="compact", help=text)
@@ -82,7 +87,7 @@ fsync: a write returns once it is on disk; async: it returns earlier, and a cras
     add_json(parser)
     add_target(parser)
 
-    summary = "merge an index into one segment"
+    summary = "merge the segments of an index"
     parser = commands("compact", compact, summary, text=COMPACT_TEXT, example="whamming compact docs")
     parser.add_argument("name", metavar="NAME", help="name of the index")
     add_json(parser)

@@ -22,7 +22,7 @@ from whamming.storage.vectors.encoders import Encoder, Form, Kind
 
 
 class AsyncDatabaseVerbs(Protocol):
-    """Named indexes. Use it in an ``async with`` block, or call :meth:`close`. For one event loop."""
+    """Named indexes. Use it in an ``async with`` block, or call :meth:`close`. Only one event loop may use it."""
 
     async def __aenter__(self) -> Self:
         """Return the database itself."""
@@ -56,7 +56,8 @@ class AsyncDatabaseVerbs(Protocol):
         bits : length of the codes, 1 to 4096. May be left out with an encoder that determines it.
         bit_order : bit order of codes that go in and out. ``"little"``: bit i is byte ``i >> 3``, mask
             ``1 << (i & 7)``. ``"big"``: mask ``128 >> (i & 7)``, as ``np.packbits`` writes by default.
-        tables : hash tables of sealed segments: ``"single"``, ``"multi"`` or ``"none"``.
+        tables : hash tables of sealed segments. ``"single"``: one directory for all substrings of the codes;
+            ``"multi"``: one per substring; ``"none"``: no tables, so that all searches sweep.
         buckets : ``"compact"``, or ``"fast"``, which is faster to probe but larger.
         durability : the default for writes. ``"fsync"``: on disk when a write returns; ``"async"``: shortly afterwards.
         encoder : converts vectors to codes. ``"sign"``, ``"lsh"`` or ``"itq"`` is fitted now; or pass an encoder from
@@ -103,7 +104,7 @@ class AsyncDatabaseVerbs(Protocol):
 
 
 class AsyncIndexVerbs(Protocol):
-    """An index of a database. For one event loop."""
+    """An index of a database. Only one event loop may use it."""
 
     name: str
 
@@ -144,7 +145,7 @@ class AsyncIndexVerbs(Protocol):
         payloads : bytes to keep with each item, at most 64 KiB each; None or ``b""`` for none. A list, or a column of
             payloads that :meth:`scan` returned.
         vectors : vectors for the index's encoder, instead of codes: ``[n, dim]`` of float32, float16, float64, int8 or
-            uint8.
+            uint8. Required if the index keeps vectors.
         durability : ``"fsync"``: on disk when this returns; ``"async"``: shortly afterwards. The default is the
             index's.
 
@@ -286,7 +287,7 @@ class AsyncIndexVerbs(Protocol):
         """
 
     async def compact(self, progress: Progress | None = None) -> None:
-        """Merge everything into one segment, without deleted and replaced items.
+        """Merge everything into as few segments as possible, usually one, without deleted and replaced items.
 
         Writes and searches continue meanwhile. ``progress`` is called from time to time with the fraction done, 0.0
         to 1.0.

@@ -27,10 +27,13 @@ from whamming.wire.descriptions import settings_of
 
 
 class Database(AsyncDatabaseVerbs):
-    """Named indexes on a server. Use it in an ``async with`` block, or call :meth:`close`. For one event loop."""
+    """Named indexes on a server. Use it in an ``async with`` block, or call :meth:`close`.
+
+    Only one event loop may use it.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, address: str, retry_seconds: float) -> None:
-        """Wrap a channel. Use :func:`whamming.aio.connect` instead."""
+        """Wrap a channel. Users call :func:`whamming.aio.connect`."""
         self.address = address
         self._closed = False
         self._channel = channel

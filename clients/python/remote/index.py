@@ -51,10 +51,10 @@ GET_BYTES: Final = 2 << 20
 
 
 class Index(AsyncIndexVerbs):
-    """One index on a server. For one event loop."""
+    """One index on a server. Only one event loop may use it."""
 
     def __init__(self, database: Database, name: str, settings: IndexSettings) -> None:
-        """Refer to an index. Use :meth:`Database.index` instead."""
+        """Refer to an index. Users call :meth:`Database.index`."""
         self.name = name
         self.closed = False
         """Whether :meth:`close` was called."""

@@ -46,7 +46,7 @@ class Search(AsyncSearchVerbs):
     """Queue of the query's chunks, or None if no query is running."""
 
     def __init__(self, connection: Connection, request: search_pb2.SearchRequest, k: int | None) -> None:
-        """Take one query, to be sent when the first hit is requested. Use :meth:`Index.search` instead."""
+        """Take one query, to be sent when the first hit is requested. Users call :meth:`Index.search`."""
         self._connection = connection
         self._request = request
         self._query = request.queries

@@ -24,7 +24,7 @@ Inbox = asyncio.Queue[Chunk | WhammingError]
 
 
 class Session:
-    """A Search call that is opened on demand. For one event loop."""
+    """A Search call that is opened on demand. Only one event loop may use it."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
