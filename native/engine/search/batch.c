@@ -49,7 +49,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
         sweeping++;
-        planes -= p->sweep.planes_read;
+        planes -= p->sweep.counts.planes;
     }
     if (sweeping == 0) return WH_OK;
     for (size_t last = tile;; last += tile) {
@@ -73,7 +73,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     for (size_t i = 0; i < count; i++) {
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
-        planes += p->sweep.planes_read;
+        planes += p->sweep.counts.planes;
         part_swept(p);
     }
     /* Learn even if few queries sweep. They share little, and the estimate should reflect what is usually shared. */

@@ -44,26 +44,28 @@ static int start_round(struct part *p, int resumed) {
     sweep_restart(&p->sweep);
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
         p->phase = PHASE_SWEEP;
-        plan_start(&p->plan, own_time(p), p->sweep.planes_read);
+        plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
         return prepare_sweep(p);
     }
     probe_free(&p->probe);
     const struct query *q = p->query;
     int status = probe_init(&p->probe, p->index, p->kernels, &q->distance, q->optimum, q->delta);
-    plan_start(&p->plan, own_time(p), p->sweep.planes_read);
+    plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
     p->phase = PHASE_PROBE;
     return status;
 }
 
-static void add_probe_stats(const struct part *p, struct wh_stats *stats) {
-    stats->buckets += p->probe.buckets;
-    stats->buckets_nonempty += p->probe.nonempty;
-    stats->candidates += p->probe.candidates;
-    stats->verified += p->probe.verified;
+static void add_counts(struct wh_stats *stats, const struct wh_stats *counts) {
+    stats->buckets += counts->buckets;
+    stats->buckets_nonempty += counts->buckets_nonempty;
+    stats->candidates += counts->candidates;
+    stats->verified += counts->verified;
+    stats->blocks += counts->blocks;
+    stats->planes += counts->planes;
 }
 
 static void end_probe(struct part *p) {
-    add_probe_stats(p, &p->stats);
+    add_counts(&p->stats, &p->probe.counts);
     probe_free(&p->probe);
     p->probe = (struct probe){0};
 }
@@ -120,7 +122,7 @@ static int work_probe(struct part *p) {
     collect_restart(k);
     p->stats.switched = 1;
     p->phase = PHASE_SWEEP;
-    plan_start(&p->plan, own_time(p), p->sweep.planes_read);
+    plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
     return WH_OK;
 }
 
@@ -129,7 +131,7 @@ static int work_sweep(struct part *p) {
     int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
     if (status != WH_OK) return status;
     if (p->sweep.next < p->index->blocks_count) return WH_OK;
-    uint64_t planes = p->sweep.planes_read - p->plan.planes_before;
+    uint64_t planes = p->sweep.counts.planes - p->plan.planes_before;
     planner_learn_planes(p->plan.planner, 0, planes, own_time(p) - p->plan.started);
     part_swept(p);
     return WH_OK;
@@ -212,18 +214,14 @@ void part_lower_limit(struct part *p, uint64_t limit) {
 }
 
 uint64_t part_compared(const struct part *p) {
-    return p->stats.candidates + p->probe.candidates + p->sweep.blocks * WH_BLOCK_CODES;
+    return p->stats.candidates + p->probe.counts.candidates + p->sweep.counts.blocks * WH_BLOCK_CODES;
 }
 
 void part_add_stats(const struct part *p, struct wh_stats *stats) {
     stats->plan = p->phase == PHASE_SWEEP ? WH_SWEEP : p->stats.plan;
     stats->switched |= p->stats.switched;
     if (p->stats.rounds > stats->rounds) stats->rounds = p->stats.rounds;
-    stats->buckets += p->stats.buckets;
-    stats->buckets_nonempty += p->stats.buckets_nonempty;
-    stats->candidates += p->stats.candidates + p->sweep.candidates;
-    stats->verified += p->stats.verified + p->sweep.verified;
-    stats->blocks += p->sweep.blocks;
-    stats->planes += p->sweep.planes_read;
-    add_probe_stats(p, stats);
+    add_counts(stats, &p->stats);
+    add_counts(stats, &p->probe.counts);
+    add_counts(stats, &p->sweep.counts);
 }

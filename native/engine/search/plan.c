@@ -29,7 +29,7 @@ static double sweep_nanoseconds(const struct plan *plan, const wh_index *index, 
 /* The first buckets are excluded: caches are cold, so they take longer than later ones. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now) {
     if (plan->total == 0) return;
-    planner_learn_buckets(plan->planner, plan->last_buckets, probe->buckets, now - plan->last_check);
+    planner_learn_buckets(plan->planner, plan->last_buckets, probe->counts.buckets, now - plan->last_check);
 }
 
 /* The total number of buckets that the probe will need. `forecast` is that number at the current limit, but early in a
@@ -55,26 +55,27 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
     plan->total += plan->slice;
     plan->slice = plan->total;
     plan->last_check = now;
-    plan->last_buckets = probe->buckets;
+    plan->last_buckets = probe->counts.buckets;
     if (limit >= NO_LIMIT) /* give the probe a quarter of the time of a full sweep to find k codes */
         return spent > sweep_nanoseconds(plan, index, (double)index->planes) / 4;
     if (index->meta.covered < index->meta.bits) return 1; /* partial tables only provide a first limit */
     double price = sweep_nanoseconds(plan, index, sweep_forecast(sweep, limit, planner_margin(plan->planner)));
     if (per_effort * (double)probe_pending(probe) > price / 2) return 1; /* the current bucket alone takes too long */
     if (spent < price / 16) return 0;                                    /* too early to decide */
-    if (probe->candidates < MIN_CANDIDATES_PER_HIT * k && spent < price / 4) return 0; /* the limit is still poor */
+    if (probe->counts.candidates < MIN_CANDIDATES_PER_HIT * k && spent < price / 4)
+        return 0; /* the limit is still poor */
     if (plan->limit != limit) {
         plan->limit = limit;
         plan->forecast = forecast_buckets(probe, (double)limit);
     }
-    double probed = (double)probe->buckets;
+    double probed = (double)probe->counts.buckets;
     double left = planner_buckets_nanoseconds(plan->planner, probed, expected_buckets(plan->forecast, probed));
     if (plan->trial && spent < price) left /= TRIAL_DISCOUNT;
     return left > price * patience(spent / price);
 }
 
 void plan_learn_margin(const struct plan *plan, const struct sweep *sweep, uint64_t limit) {
-    uint64_t planes = sweep->planes_read - plan->planes_before;
+    uint64_t planes = sweep->counts.planes - plan->planes_before;
     if (limit >= NO_LIMIT) return;
     double margin = sweep_margin(sweep, (double)planes / (double)sweep->index->blocks_count, limit);
     planner_learn_margin(plan->planner, planes, margin);

@@ -196,7 +196,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, entry + i * bytes);
         left = sieve_run(p->sieve, count, in);
     }
-    p->verified += left;
+    p->counts.verified += left;
     for (size_t i = 0; i < left; i++) {
         uint64_t at = sieved ? in[i] : i;
         const uint8_t *code = entry + at * bytes;
@@ -225,7 +225,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
         left = sieve_run(p->sieve, count, in);
     }
-    p->verified += left;
+    p->counts.verified += left;
     for (size_t i = 0; i < left; i++) {
         uint32_t row = rows[sieved ? in[i] : i];
         const uint8_t *code = index->codes + row * bytes;
@@ -239,7 +239,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
 static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struct probe_bucket *bucket, uint64_t most) {
     uint64_t start = bucket->start, stop = bucket->stop - start > most ? start + most : bucket->stop;
     bucket->start = stop;
-    p->candidates += stop - start;
+    p->counts.candidates += stop - start;
     for (uint64_t next; start < stop; start = next) {
         next = stop - start > SIEVE_CODES ? start + SIEVE_CODES : stop;
         if (!(p->index->entries ? search_entries : search_rows)(p, c, t, bucket->key.key, start, next)) return 0;
@@ -289,21 +289,21 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
 }
 
 enum probe_result probe_run(struct probe *p, struct collector *c, uint64_t effort) {
-    uint64_t start = p->buckets * BUCKET_EFFORT + p->candidates;
+    uint64_t start = p->counts.buckets * BUCKET_EFFORT + p->counts.candidates;
     while (p->bound <= c->limit && !(collect_full(c) && c->count == 0)) {
-        if (p->buckets * BUCKET_EFFORT + p->candidates - start >= effort) return PROBE_PAUSED;
+        if (p->counts.buckets * BUCKET_EFFORT + p->counts.candidates - start >= effort) return PROBE_PAUSED;
         uint32_t t = p->turn;
         struct probe_table *table = &p->tables[t];
         enum probe_result result = look_ahead(p, t);
         if (result != PROBE_PAUSED) return result;
 
         struct probe_bucket *bucket = &table->ahead[0];
-        p->nonempty += !p->within && bucket->start < bucket->stop;
+        p->counts.buckets_nonempty += !p->within && bucket->start < bucket->stop;
         if (!search_bucket(p, c, t, bucket, effort)) return PROBE_FAILED_CORRUPT;
         p->within = bucket->start < bucket->stop; /* a large bucket is searched in several turns */
         if (p->within) continue;
         uint64_t cost = bucket->key.cost;
-        p->buckets++;
+        p->counts.buckets++;
         memmove(table->ahead, table->ahead + 1, sizeof *table->ahead * --table->ahead_count);
         struct probe_key next;
         if (frontier(table, &next)) p->bound += next.cost - cost;

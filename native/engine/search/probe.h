@@ -62,8 +62,7 @@ struct probe {
     int within;     /* a bucket of that table is partly searched */
     uint64_t bound; /* S; UINT64_MAX once every code has been found */
     uint64_t queued;
-    uint64_t buckets, nonempty, candidates;
-    uint64_t verified; /* candidates that passed the sieve, or were not sieved */
+    struct wh_stats counts; /* buckets, candidates, and those verified: they passed the sieve, or were not sieved */
 };
 
 /* Prepare for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);

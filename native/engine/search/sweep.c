@@ -111,12 +111,12 @@ static void quantise(struct sweep *s, uint64_t limit) {
 
 static int verify(struct sweep *s, struct collector *c, size_t count) {
     const wh_index *index = s->index;
-    s->candidates += count;
+    s->counts.candidates += count;
     for (size_t i = 0; i < count; i++) __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
     for (size_t i = 0; i < count; i++) {
         uint32_t row = s->survivors[i];
         if (row >= index->meta.rows) continue; /* padding of the last block */
-        s->verified++;
+        s->counts.verified++;
         uint64_t d = distance_of(s->distance, index->codes + (uint64_t)row * index->code_bytes);
         if (d <= c->limit && !offer_row(index, c, row, d)) return 0;
     }
@@ -124,7 +124,7 @@ static int verify(struct sweep *s, struct collector *c, size_t count) {
 }
 
 static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached, size_t *survivors) {
-    size_t prefetch = cached ? 0 : s->blocks ? (size_t)(s->planes_read / s->blocks) + PREFETCH_MORE : 4;
+    size_t prefetch = cached ? 0 : s->counts.blocks ? (size_t)(s->counts.planes / s->counts.blocks) + PREFETCH_MORE : 4;
     size_t most = s->wide ? PREFETCH_MAX_WIDE : PREFETCH_MAX;
     struct sweep_job job = {.blocks = s->index->blocks,
                             .planes = s->index->planes,
@@ -138,16 +138,16 @@ static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached,
                             .survivors = s->survivors};
     if (job.prefetch > job.planes) job.prefetch = job.planes;
     size_t next = (s->wide ? s->kernels->wide : s->kernels->narrow)(&job);
-    s->blocks += next - first;
-    s->planes_read += job.planes_read;
+    s->counts.blocks += next - first;
+    s->counts.planes += job.planes_read;
     *survivors = job.count;
     return next;
 }
 
 int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most, int cached) {
-    uint64_t before = s->verified;
+    uint64_t before = s->counts.verified;
     if (last > s->index->blocks_count) last = s->index->blocks_count;
-    while (s->next < last && s->verified - before < most) {
+    while (s->next < last && s->counts.verified - before < most) {
         size_t count;
         uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
         if (limit < s->limit - s->limit / 32) quantise(s, limit); /* tighten the filter as the limit falls */

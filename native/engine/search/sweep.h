@@ -39,9 +39,9 @@ struct sweep {
     uint64_t largest; /* wide: the plane cost that maps to the largest value of a look-up */
     size_t check_from;
     uint16_t wide_limit;
-    size_t next; /* the next block */
-    uint64_t blocks, planes_read, candidates, verified;
-    uint32_t *survivors; /* SWEEP_SURVIVORS */
+    size_t next;            /* the next block */
+    struct wh_stats counts; /* blocks, planes, candidates, verified */
+    uint32_t *survivors;    /* SWEEP_SURVIVORS */
 };
 
 /* Prepare for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
