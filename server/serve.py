@@ -30,7 +30,7 @@ from whamming.storage import StorageError
 log = logging.getLogger("whamming.server")
 
 RESTART_SECONDS: Final = 1.0
-"""Delay before a reader process that died is restarted."""
+"""Delay before a reader process that died is restarted, and before each further attempt."""
 
 
 def run(config: Config, announce: Callable[[str], None]) -> None:
@@ -129,9 +129,15 @@ class _Reader:
             code = await self._process.wait()
             self._is_ready = False
             log.error("server process %d ended with exit code %d; restarting it", self._number, code)
+            await self._restart()
+
+    async def _restart(self) -> None:
+        while True:
             await asyncio.sleep(RESTART_SECONDS)
-            with contextlib.suppress(StorageError):
-                await self._start()
+            try:
+                return await self._start()
+            except (StorageError, OSError) as error:  # OSError: for example, too many open files
+                log.error("server process %d could not be restarted: %s; retrying", self._number, error)
 
 
 async def _run_reader() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
 from whamming.server.listening import ListenError
 from whamming.storage import IndexSettings, WriterBusyError
-from whamming.v1.index_pb2 import GetIndexRequest
+from whamming.v1.index_pb2 import GetIndexRequest, ListIndexesRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -292,6 +293,19 @@ def test_several_processes_share_a_database(tmp_path: Path) -> None:
         processes = processes_of(server)
         assert server.stop() == 0
         assert not any(Path(f"/proc/{process}").exists() for process in processes), "some processes are still running"
+
+
+def test_a_reader_is_restarted_once_files_can_be_opened_again(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "db", workers=2, threads=1, grace_seconds=0.5) as server:
+        writer, reader = processes_of(server)
+        limits = resource.prlimit(writer, resource.RLIMIT_NOFILE)
+        resource.prlimit(writer, resource.RLIMIT_NOFILE, (8, limits[1]))  # it has more files open than that
+        os.kill(reader, signal.SIGKILL)
+        wait_until(lambda: server.log().count("could not be restarted") >= 2, "the second attempt")
+        resource.prlimit(writer, resource.RLIMIT_NOFILE, limits)
+        wait_until(lambda: len(processes_of(server)) == 2, "the restart")
+        with server.stubs() as stubs:
+            assert not stubs.indexes.ListIndexes(ListIndexesRequest()).indexes
 
 
 def test_many_threads_search_with_one_client(server: ServerProcess) -> None:
