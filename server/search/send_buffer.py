@@ -16,8 +16,8 @@ from whamming.server.search.results import Results
 RESPONSE_BYTES: Final = 1 << 18
 """Results are joined into one message up to about this size."""
 OVERFULL: Final = 4
-"""Multiple of the limit at which the call stops reading requests. Refused queries end without waiting for room, so
-their ends can exceed the limit."""
+"""Multiple of the limit above which the call accepts no more queries. The end of a refused query is put into the buffer
+even if there is no room, so many refusals can exceed the limit."""
 
 
 class SendBuffer:
@@ -56,7 +56,7 @@ class SendBuffer:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether the buffer is so far above its limit that the call should read no more requests."""
+        """Whether the buffer is so far above its limit that the call should accept no more queries."""
         return self._bytes > OVERFULL * self._limit
 
     async def drained(self) -> None:
@@ -108,7 +108,7 @@ class SendBuffer:
             await reader
 
     def _gather(self) -> list[Results]:
-        """Take the results of one message. After the end of a query, the message does not reuse its id."""
+        """Take the results of one message. If a query ends in it, it has no results of a later query with that id."""
         first, size = self._waiting.popleft()
         results = [first]
         ended = {end.query_id for end in first.ends} if self._waiting else set()

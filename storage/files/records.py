@@ -1,6 +1,7 @@
 """Packing and unpacking the records of an index's file. FORMAT.md describes their bytes, with examples.
 
-Every record begins with a header that names its kind and has a CRC-32 of all other bytes.
+Every record begins with a header that names its kind and has a CRC-32 of the record. The CRC is computed with its own
+four bytes as 0.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def checked(record: Any, what: str, magic: bytes, header: int) -> memoryview:
     """Return a record as bytes, after verifying its magic number and its checksum."""
     view = memoryview(record).cast("B")
     if view.nbytes < header or view[:4] != magic:
-        raise CorruptStoreError(f"{what} does not begin with {magic!r}; restore a backup")
+        raise CorruptStoreError(f"{what} does not begin with a header {magic!r} of {header} bytes; restore a backup")
     found = zlib.crc32(view[8:], zlib.crc32(bytes(4), zlib.crc32(view[:4])))
     stored = int.from_bytes(view[4:8], "little")
     if found != stored:
@@ -126,7 +127,9 @@ def unpack_dead(record: Any, segment: int, n: int) -> NDArray[np.uint8]:
     view = checked(record, what, b"WHAt", HEADER)
     _, _, number, size, _ = _array_header.unpack_from(view)
     if number != segment or size != view.nbytes - HEADER or size != (n + 7) // 8:
-        raise CorruptStoreError(f"{what} does not match its {n} items; restore a backup")
+        raise CorruptStoreError(
+            f"{what} has a header or a size that does not match the {n} items of segment {segment}; restore a backup"
+        )
     return np.frombuffer(view[HEADER:], dtype=np.uint8).copy()
 
 
@@ -159,7 +162,9 @@ def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBa
     expected = _delta_header.size + 8 * deletes + upserts * (8 + settings.code_bytes + width)
     expected += 8 * upserts + size if flags & _PAYLOADS else 0
     if stored != sequence or view.nbytes != expected:
-        raise CorruptStoreError(f"{what} has {view.nbytes} bytes instead of {expected}; restore a backup")
+        raise CorruptStoreError(
+            f"{what} has number {stored} and {view.nbytes} bytes instead of {sequence} and {expected}; restore a backup"
+        )
     if bool(flags & _VECTORS) != bool(settings.vector_bytes):
         raise CorruptStoreError(
             f"{what} has flags {flags:#x}, which do not match the index's settings; restore a backup"
@@ -181,7 +186,7 @@ def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBa
         if len(payloads.ends) and (
             int(payloads.ends[-1]) != size or (np.diff(payloads.ends.astype(np.int64)) < 0).any()
         ):
-            raise CorruptStoreError(f"{what} has payloads that overlap; restore a backup")
+            raise CorruptStoreError(f"{what} has payloads that overlap or do not fill their bytes; restore a backup")
     return WriteBatch(gone, Rows(ids, codes, payloads, vectors))
 
 
@@ -192,7 +197,7 @@ def pack_manifest(values: dict[str, Any]) -> bytearray:
 
 
 def unpack_manifest(record: Any) -> dict[str, Any]:
-    """Read the manifest. Raises FormatError if another version wrote it."""
+    """Read the manifest. Raises FormatError if the file has another format."""
     view = checked(record, "the manifest", b"WHAm", _manifest_header.size)
     _, _, size = _manifest_header.unpack_from(view)
     if size != view.nbytes - _manifest_header.size:

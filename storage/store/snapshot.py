@@ -32,7 +32,7 @@ class Items:
     payloads: list[bytes]
     """Empty if the id was not found."""
     vectors: NDArray[np.float32] | None = None
-    """The kept vectors; zero if the id was not found. None if the index keeps none."""
+    """The kept vectors; zero if the id was not found. None if the index keeps none, and over the network."""
 
     def __len__(self) -> int:
         """Return the number of requested ids."""

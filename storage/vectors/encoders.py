@@ -242,9 +242,9 @@ class Encoder:
     def to_bytes(self) -> bytes:
         """Return the encoder as bytes, for :meth:`from_bytes`. Equal encoders give equal bytes.
 
-        The bytes are ``WHAe``, a CRC-32 of all other bytes, the version, and the length of the JSON that follows. The
-        JSON names the arrays after it. It is padded with spaces, so that they start at a multiple of 8. Integers are
-        uint32, and everything is little-endian.
+        The bytes are ``WHAe``, a CRC-32 of everything with its own bytes as 0, the version, and the length of the JSON
+        that follows. The JSON names the arrays after it. It is padded with spaces, so that they start at a multiple of
+        8. Integers are uint32, and everything is little-endian.
         """
         arrays = {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
         values = {

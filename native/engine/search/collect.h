@@ -6,7 +6,9 @@
  *             0       sent        proven                            proven + count     capacity
  *
  * Invariants. Every proven hit comes before every hit of the heap and every hit not found yet. `limit` is the largest
- * distance that can still be among the best, ties included; hits beyond it are never kept.
+ * distance that can still be among the best, ties included; hits beyond it are not accepted. part_lower_limit lowers
+ * it when another part has enough nearer hits. Hits beyond it that were kept before are exempt: the cursor never needs
+ * them.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -28,11 +30,11 @@ struct collector {
     size_t proven;
     size_t count;
     uint64_t limit;      /* inclusive; falls to the worst kept distance once the collector is full */
-    uint64_t radius;     /* inclusive: the initial limit */
-    const uint8_t *dead; /* bit p: the item at place p is dead; NULL: none is. Checked by callers */
+    uint64_t radius;     /* inclusive: the initial limit, unless part_lower_limit has lowered it */
+    const uint8_t *dead; /* bit p: the item at place p is dead; NULL: none is. Callers do not offer dead items */
     int resumed;         /* 1: only hits after `after` are kept */
     struct hit after;
-    size_t cut[COLLECT_CUTS]; /* while sorting: where sections end, last section first (see collect_prove_piece) */
+    size_t cut[COLLECT_CUTS]; /* while sorting: where sections end, farthest first (see collect.c) */
     size_t cuts;
 };
 
@@ -52,7 +54,7 @@ void collect_restart(struct collector *c);
  * any later one in the total order can be kept. */
 int collect_offer(struct collector *c, struct hit hit);
 
-/* Mark kept hits as proven. Precondition: every hit nearer than `bound` has been offered. */
+/* Mark the kept hits nearer than `bound` as proven. Precondition: all hits nearer than it have been offered. */
 void collect_prove(struct collector *c, uint64_t bound);
 
 /* Sort the next piece of the kept hits and mark it as proven. Call again until count is 0. Precondition: all hits have
