@@ -38,8 +38,8 @@ from whamming.storage.storage_errors import (
     from_system,
 )
 from whamming.storage.store.protocol import Progress, VerifyReport, backend, share_of
-from whamming.storage.stored_index import ENCODER_FILE, StoredIndex
-from whamming.storage.vectors.encoders import Encoder, Kind
+from whamming.storage.stored_index import ENCODER_FILE, StoredIndex, read_encoder
+from whamming.storage.vectors.encoders import Encoder, Kind, check_encoder
 from whamming.storage.vectors.fitting import fit
 from whamming.storage.verbs import DatabaseVerbs, verb
 
@@ -160,6 +160,8 @@ class Database(DatabaseVerbs):
             fitted = self._matching_encoder(name, encoder, bits, dim)
         if fitted is None:  # fitting is slow, so it runs without the lock
             fitted = _make_encoder(encoder, bits, dim, train, seed, centre)
+            if fitted is not None:
+                check_encoder(fitted)
         length = fitted.bits if fitted is not None else bits
         if length is None:
             raise InvalidArgumentError("bits is missing; give the length of the codes, 1 to 4096")
@@ -183,6 +185,7 @@ class Database(DatabaseVerbs):
                 self._backend.create(new, settings)
                 if fitted is not None:
                     fitted.save(new / ENCODER_FILE)
+                read_encoder(new, settings)  # once the index has its name, it can be opened
                 new.rename(self.path / name)
                 sync(self.path)
             except OSError as error:

@@ -48,7 +48,7 @@ class StoredIndex(IndexVerbs):
     @classmethod
     def at(cls, directory: Path, store: Store) -> StoredIndex:
         """Wrap a store that is kept in a directory, together with its encoder. Raises CorruptStoreError."""
-        index = cls(directory.name, store, _read_encoder(directory, store.settings)[0])
+        index = cls(directory.name, store, read_encoder(directory, store.settings)[0])
         index._directory = directory
         return index
 
@@ -288,7 +288,7 @@ class StoredIndex(IndexVerbs):
         if self._directory is None or self.encoder is None:
             return report
         try:
-            _, size = _read_encoder(self._directory, self.settings)
+            _, size = read_encoder(self._directory, self.settings)
         except StorageError as error:
             return replace(report, problems=(*report.problems, str(error)))
         return replace(report, bytes_checked=report.bytes_checked + size)
@@ -306,7 +306,7 @@ class StoredIndex(IndexVerbs):
             self.store.close()
 
 
-def _read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:
+def read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:
     """Return the encoder in the directory of an index and its size in bytes; None and 0 if it has no encoder."""
     if settings.encoder is None:
         return None, 0

@@ -43,8 +43,10 @@ class IndexService:
             if bits is not None or "encoder" not in described:
                 check_bits(request.settings.bits)
 
+        field = "fitted_encoder" if request.fitted_encoder else "encoder" if "encoder" in described else "settings"
+
         def create() -> index_pb2.Index:
-            with in_field("encoder" if "encoder" in described else "settings"):
+            with in_field(field):
                 index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return _description(index)
 

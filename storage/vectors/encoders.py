@@ -53,6 +53,10 @@ with the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distanc
 FORMAT: Final = 1
 """The version of an encoder's bytes that this code writes, and the newest that it reads."""
 
+LARGEST_NUMBER: Final = 1e30
+"""The largest magnitude of a number in the encoder of a new index. Larger numbers come from damaged files, or from
+samples whose sums and products overflow."""
+
 _header = struct.Struct("<4sIII")
 _UNIT: Final = 2.0**-24
 _LARGEST: Final = 2.0**126
@@ -277,7 +281,7 @@ class Encoder:
         checked(data, "the encoder", b"WHAe", _header.size)
         try:
             return cls._parse(data, size)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise CorruptStoreError(f"the encoder contradicts itself: {error!r}; restore a backup") from error
 
     @classmethod
@@ -296,6 +300,8 @@ class Encoder:
         if at != len(data) or (kind == "sign") == ("matrix" in arrays) or (kind == "sign" and bits > dim):
             raise ValueError(f"{len(data)} bytes with {', '.join(arrays)} for {kind}, dim = {dim}, bits = {bits}")
         training = Training(int(values["samples"]), tuple(map(float, values["errors"])), bool(values["converged"]))
+        if not 0 <= training.samples < 2**64 or not all(map(math.isfinite, training.errors)):
+            raise ValueError(f"samples = {training.samples}, errors = {training.errors[:3]}")
         centred, matrix, expected = bool(values["centred"]), arrays.get("matrix"), arrays.get("expected")
         return cls(kind, dim, bits, centred, matrix, arrays["offsets"], expected, training)
 
@@ -327,6 +333,24 @@ def load_encoder(path: str | Path) -> Encoder:
         return Encoder.from_bytes(data)
     except (FormatError, CorruptStoreError) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def check_encoder(encoder: Encoder) -> None:
+    """Raise InvalidArgumentError if an index with this encoder could not be opened again, or has useless numbers."""
+    try:
+        same = Encoder.from_bytes(encoder.to_bytes()).fingerprint == encoder.fingerprint
+    except (CorruptStoreError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the encoder cannot be stored: {error}; fit a new one") from error
+    if not same:
+        raise InvalidArgumentError("the encoder changes when it is stored; fit a new one")
+    for name in _ARRAYS:
+        array = getattr(encoder, name)
+        largest = 0.0 if array is None else float(np.abs(array).max())
+        if largest > LARGEST_NUMBER:
+            raise InvalidArgumentError(
+                f"the encoder has numbers up to {largest:.3g} ({name}); at most {LARGEST_NUMBER:g} is allowed: scale "
+                "the vectors, and fit a new one"
+            )
 
 
 def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:

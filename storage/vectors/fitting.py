@@ -94,8 +94,13 @@ def fit(
     elif kind == "itq":
         assert rows is not None
         matrix, training = _itq(rows, mean, count, rng, rounds)
-    offsets = mean[:count] if matrix is None else (mean.astype(np.float64) @ matrix).astype(np.float32)
-    expected = None if rows is None else _expectations(rows, matrix, offsets)
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        offsets = mean[:count] if matrix is None else (mean.astype(np.float64) @ matrix).astype(np.float32)
+        expected = None if rows is None else _expectations(rows, matrix, offsets)
+    if rows is not None and not all(np.isfinite(array).all() for array in (offsets, expected) if array is not None):
+        raise InvalidArgumentError(
+            f"the sample has numbers up to {_largest(rows):.3g}, and their sums overflow; scale the vectors"
+        )
     return Encoder(kind, width, count, centred, matrix, offsets, expected, training)
 
 
@@ -200,10 +205,9 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
             centred = block - mean
             covariance += centred.T @ centred
     if not np.isfinite(covariance).all():
-        largest = float(np.abs(rows).max())
         raise InvalidArgumentError(
-            f"the sample has numbers up to {largest:.3g}, and their squares overflow; 'itq' allows up to about 1e15: "
-            "scale the vectors"
+            f"the sample has numbers up to {_largest(rows):.3g}, and their squares overflow; 'itq' allows up to about "
+            "1e15: scale the vectors"
         )
     if not covariance.any():
         raise InvalidArgumentError(
@@ -211,6 +215,11 @@ def _principal(rows: NDArray[Any], mean: NDArray[np.float32], bits: int) -> NDAr
         )
     _, directions = np.linalg.eigh(covariance)
     return np.ascontiguousarray(directions[:, ::-1][:, :bits], dtype=np.float32)
+
+
+def _largest(rows: NDArray[Any]) -> float:
+    """Return the largest magnitude in the sample."""
+    return max(float(np.abs(block).max()) for _, block in blocks(rows))
 
 
 def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

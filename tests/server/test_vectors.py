@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,6 +136,18 @@ def test_search_by_vector_streams(there: RemoteDatabase, name: str) -> None:
     assert sorted([first.id, *rest.tolist()]) == IDS.tolist()
 
 
+def odd_encoder(value: float) -> bytes:
+    """Return the bytes of an encoder with an odd number."""
+    encoder = whamming.storage.fit("lsh", dim=DIM, bits=8)
+    return dataclasses.replace(encoder, offsets=np.full(8, value, dtype=np.float32)).to_bytes()
+
+
+def huge_sample(kind: Kind) -> index_pb2.CreateIndexRequest:
+    sample = pack_matrix(np.resize(np.array([3e38, -3e38, 2e38], dtype=np.float32), 320).reshape(40, 8))
+    encoder = index_pb2.EncoderSettings(kind=KINDS.index(kind) + 1, sample=sample)  # type: ignore[arg-type]
+    return CREATE(settings=index_pb2.IndexSettings(bits=8), encoder=encoder)
+
+
 CREATE = index_pb2.CreateIndexRequest
 REFUSED: dict[str, tuple[CREATE, str]] = {
     "no kind": (
@@ -151,6 +164,8 @@ REFUSED: dict[str, tuple[CREATE, str]] = {
         "encoder.sample.type",
     ),
     "rubbish": (CREATE(fitted_encoder=b"rubbish"), "fitted_encoder"),
+    **{str(odd): (CREATE(fitted_encoder=odd_encoder(odd)), "fitted_encoder") for odd in (np.nan, np.inf, 3e38)},
+    **{f"sample of huge numbers, {kind}": (huge_sample(kind), "encoder") for kind in KINDS},
     "no such kept vectors": (
         CREATE(settings=index_pb2.IndexSettings(bits=8, kept_vectors=1)),  # type: ignore[arg-type]
         "settings.kept_vectors",
@@ -159,15 +174,17 @@ REFUSED: dict[str, tuple[CREATE, str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_invalid_encoder_settings_are_refused(stubs: Stubs, name: str, why: str) -> None:
+def test_invalid_encoder_settings_are_refused(either: ServerProcess, name: str, why: str) -> None:
     request, field = REFUSED[why]
-    with pytest.raises(grpc.RpcError) as caught:
+    with either.stubs() as stubs, pytest.raises(grpc.RpcError) as caught:
         stubs.indexes.CreateIndex(
             index_pb2.CreateIndexRequest(**{f.name: v for f, v in request.ListFields()}, name=name)
         )
     details = details_of(caught.value)
     assert (caught.value.code(), details.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
     assert details.field == field
+    with either.stubs() as stubs:  # the name is still free
+        stubs.indexes.CreateIndex(index_pb2.CreateIndexRequest(name=name, settings=index_pb2.IndexSettings(bits=8)))
 
 
 def test_vectors_without_an_encoder(stubs: Stubs, name: str) -> None:

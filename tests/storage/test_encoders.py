@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import struct
 import zlib
 from fractions import Fraction
@@ -18,7 +20,7 @@ from tests.native.examples import generated
 from whamming.native import Index, InvalidArgumentError
 from whamming.storage import CorruptStoreError, FormatError, StorageError
 from whamming.storage.vectors import encoders
-from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, load_encoder
+from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, check_encoder, load_encoder
 from whamming.storage.vectors.fitting import fit
 
 KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
@@ -319,6 +321,67 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     data = make("lsh", 3, 2).to_bytes()
     with pytest.raises(CorruptStoreError, match=r"expected .*not finite"):
         Encoder.from_bytes(resealed(data[:-8] + struct.pack("<d", np.nan)))
+
+
+def edited(data: bytes, **changes: Any) -> bytes:
+    """Return an encoder's bytes with other values in the JSON, and a correct checksum."""
+    size = struct.unpack_from("<I", data, 12)[0]
+    values = json.loads(data[16 : 16 + size]) | changes
+    text = json.dumps(values).encode()
+    return resealed(data[:12] + struct.pack("<I", len(text)) + text + data[16 + size :])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": np.inf},
+        {"samples": -1},
+        {"samples": 2**64},
+        {"samples": []},
+        {"errors": [np.nan]},
+        {"errors": [10**400]},
+        {"errors": 3},
+        {"kind": ["lsh"]},
+        {"bits": 2.0},
+        {"dim": np.inf},
+        {"arrays": [["offsets"]]},
+        {"arrays": ["offsets"]},
+        {"arrays": None},
+    ],
+    ids=lambda changes: str(changes)[:30],
+)
+def test_odd_values_are_refused_as_damage(changes: dict[str, Any]) -> None:
+    with pytest.raises(CorruptStoreError, match="contradicts itself"):
+        Encoder.from_bytes(edited(make("lsh", 3, 2).to_bytes(), **changes))
+
+
+def test_deeply_nested_json_is_refused_as_damage() -> None:
+    data = make("lsh", 3, 2).to_bytes()
+    text = b"[" * 200_000
+    with pytest.raises(CorruptStoreError, match="contradicts itself"):
+        Encoder.from_bytes(resealed(data[:12] + struct.pack("<I", len(text)) + text))
+
+
+ODD: dict[str, Any] = {
+    "nan": {"offsets": np.array([0, np.nan], dtype=np.float32)},
+    "infinity": {"matrix": np.full((3, 2), np.inf, dtype=np.float32)},
+    "huge": {"matrix": np.full((3, 2), 3e38, dtype=np.float32)},
+    "huge offsets": {"offsets": np.array([0, -3e38], dtype=np.float32)},
+    "huge doubles": {"expected": np.full((2, 2), 1e300)},
+    "too few offsets": {"offsets": np.zeros(1, dtype=np.float32)},
+    "transposed": {"matrix": np.zeros((2, 4), dtype=np.float32)},
+    "no matrix": {"matrix": None},
+    "no such kind": {"kind": "pca"},
+    "samples": {"training": Training(samples=2**70)},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_new_indexes_refuse_odd_encoders(odd: str) -> None:
+    good = make("lsh", 3, 2)
+    check_encoder(good)
+    with pytest.raises(InvalidArgumentError, match="fit a new one"):
+        check_encoder(dataclasses.replace(good, **ODD[odd]))
 
 
 def test_a_newer_version_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

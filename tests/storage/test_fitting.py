@@ -216,3 +216,12 @@ def test_the_smallest_samples_are_accepted() -> None:
     assert fit("itq", make_sample(9), bits=8).bits == 8
     assert fit("sign", make_sample(1)).training.samples == 1
     assert fit("lsh", make_sample(1), bits=8).training.samples == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("error")
+def test_a_sample_whose_sums_overflow_is_refused(kind: Kind) -> None:
+    """Encoders with infinite numbers were returned."""
+    signs = np.where(make_sample(60, 8, 1) > 3, 1, -1)
+    with pytest.raises(InvalidArgumentError, match=r"3e\+38.*scale the vectors"):
+        fit(kind, (3e38 * signs).astype(np.float32), bits=8)

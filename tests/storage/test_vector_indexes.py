@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,45 @@ def test_an_incomplete_index_is_never_visible(disk: Place, monkeypatch: pytest.M
         assert db.list_indexes() == []
         assert sorted(p.name for p in (disk.directory / "db").iterdir()) == ["whamming.json", "writer.lock"]
         db.create_index("docs", encoder="itq", bits=BITS, train=vectors)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("kind", ["sign", "lsh"])
+def test_an_encoder_with_odd_numbers_leaves_no_index(place: Place, kind: Kind, value: float) -> None:
+    """The index got its name, could not be opened, and could not be created again."""
+    good = fit(kind, make_vectors(), bits=BITS)
+    odd = dataclasses.replace(good, offsets=np.full(BITS, value, dtype=np.float32))
+    with place.open() as db:
+        with pytest.raises(InvalidArgumentError, match="the encoder"):
+            db.create_index("docs", encoder=odd)
+        assert db.list_indexes() == []
+        db.create_index("docs", encoder=good).upsert([1], vectors=make_vectors(1))
+
+
+@pytest.mark.parametrize("kind", ["sign", "lsh", "itq"])
+@pytest.mark.parametrize("signs", [1, [1, -1]])
+def test_a_sample_of_huge_numbers_leaves_no_index(place: Place, kind: Kind, signs: Any) -> None:
+    sample = (3e38 * np.resize(signs, (40, DIM)) + np.zeros((40, DIM))).astype(np.float32)
+    sample[0] = 2e38
+    with place.open() as db:
+        with pytest.raises(InvalidArgumentError, match="scale the vectors"):
+            db.create_index("docs", bits=BITS, encoder=kind, train=sample)
+        assert db.list_indexes() == []
+
+
+def test_the_encoder_is_read_back_before_the_index_gets_its_name(
+    persistent: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_damaged(self: Encoder, path: Path) -> None:
+        path.write_bytes(self.to_bytes()[:-1] + b"x")
+
+    with persistent.open() as db:
+        with monkeypatch.context() as patch:
+            patch.setattr(Encoder, "save", save_damaged)
+            with pytest.raises(CorruptStoreError, match="checksum"):
+                db.create_index("docs", encoder="lsh", bits=BITS, dim=DIM)
+        assert db.list_indexes() == []
+        db.create_index("docs", encoder="lsh", bits=BITS, dim=DIM)
 
 
 def test_unknown_settings_are_refused() -> None:
