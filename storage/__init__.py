@@ -56,6 +56,7 @@ from whamming.storage.transfer.items import (
 )
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, load_encoder
+from whamming.storage.vectors.fit_limits import FitLimits
 from whamming.storage.vectors.fitting import fit
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "Database",
     "Durability",
     "Encoder",
+    "FitLimits",
     "Form",
     "FormatError",
     "IndexSettings",

@@ -8,6 +8,7 @@ brings the projections closer to the corners of a cube.
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from whamming.native.costs import check_bits
 from whamming.storage.settings import check_choice
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
 from whamming.storage.vectors.encoders import Encoder, Kind, Training
+from whamming.storage.vectors.fit_limits import FitLimits, FitSize
 
 ROUNDS: Final = 50
 """The default for the maximum number of ``itq`` rounds."""
@@ -25,17 +27,25 @@ ROUNDS: Final = 50
 ENOUGH: Final = 1e-3
 """``itq`` has converged when a round improves its error by less than this fraction."""
 
-MAX_MATRIX: Final = 1 << 26
-"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 256 MiB, and several times that while it is computed.
-``itq`` also needs memory for a few matrices of dim x dim doubles."""
+MAX_MATRIX: Final = 1 << 24
+"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 64 MiB. The encoder stays in memory while its index is
+open, so no fit may exceed this, whatever its limits are."""
 
 MAX_ROTATED: Final = 100_000
 """``itq`` uses at most this many rows of the sample to find its rotation. If there are more, it chooses some at random,
 depending on the seed. Everything else uses all rows."""
 
+ROTATED_PRODUCTS: Final = 1 << 33
+"""For long codes, ``itq`` uses fewer rows to find its rotation: at most this divided by bits^2, but at least
+ROTATED_PER_BIT times bits. So a round takes about the same time for every length from 300 to 950 bits."""
+
+ROTATED_PER_BIT: Final = 10
+
 LARGE_CELLS: Final = 1 << 22
 """How many numbers a block has in the matrix products of ``itq``. With large blocks, numpy's threads wait for each
 other less often."""
+
+DEFAULT_LIMITS: Final = FitLimits()
 
 
 def fit(
@@ -47,6 +57,7 @@ def fit(
     seed: int = 0,
     centre: bool | None = None,
     rounds: int = ROUNDS,
+    limits: FitLimits | None = DEFAULT_LIMITS,
 ) -> Encoder:
     """Fit an encoder.
 
@@ -63,10 +74,40 @@ def fit(
         uses if the sample has more than MAX_ROTATED.
     centre : subtract the sample's mean; the default is True if there is a sample. ``itq`` always subtracts it.
     rounds : maximum number of ``itq`` rounds.
+    limits : how much memory and time the fit may take; see :mod:`whamming.storage.vectors.fit_limits`. They are
+        checked before the work. None: no limits.
 
     A component that is constant in the sample usually has no effect. ``itq`` ignores it if the sample varies in at
     least ``bits`` directions. If ``sign`` is centred, both values of its bit have the same ``asymmetric`` cost.
     """
+    request = check_fit(kind, sample, bits=bits, dim=dim, seed=seed, centre=centre, rounds=rounds)
+    if limits is not None:
+        request.size.check(limits)
+    return _fit(request)
+
+
+@dataclass(frozen=True, eq=False)
+class FitRequest:
+    """The arguments of a fit, after they were checked."""
+
+    size: FitSize
+    rows: NDArray[Any] | None
+    """The sample. Its values have not been checked yet."""
+    seed: int
+    centred: bool
+
+
+def check_fit(
+    kind: Kind,
+    sample: ArrayLike | None,
+    *,
+    bits: int | None,
+    dim: int | None,
+    seed: int,
+    centre: bool | None,
+    rounds: int = ROUNDS,
+) -> FitRequest:
+    """Check the arguments of :func:`fit`, except for the values in the sample and the limits."""
     check_choice("encoder", kind, get_args(Kind))
     try:
         seed = operator.index(seed)
@@ -83,25 +124,38 @@ def fit(
     width = rows.shape[1] if rows is not None else check_dim(dim or 0)
     count = _check_width(kind, width if bits is None and kind == "sign" else bits, width)
     centred = kind == "itq" or (rows is not None if centre is None else centre)
+    vectors = 0 if rows is None else len(rows)
+    if kind != "itq":
+        return FitRequest(FitSize(kind, vectors, width, count), rows, seed, centred)
+    if vectors <= count:
+        raise InvalidArgumentError(
+            f"a sample of {vectors} vectors for the encoder itq with {count} bits; it needs at least {count + 1}, and "
+            "works better with some 10,000"
+        )
+    rotated = min(vectors, MAX_ROTATED, max(ROTATED_PER_BIT * count, ROTATED_PRODUCTS // count**2))
+    return FitRequest(FitSize(kind, vectors, width, count, rotated, rounds), rows, seed, centred)
 
-    rng = np.random.default_rng(seed)
-    training = Training(0 if rows is None else len(rows))
-    mean = _mean(rows) if rows is not None and centred else np.zeros(width, dtype=np.float32)
+
+def _fit(request: FitRequest) -> Encoder:
+    size, rows = request.size, request.rows
+    rng = np.random.default_rng(request.seed)
+    training = Training(size.rows)
+    mean = _mean(rows) if rows is not None and request.centred else np.zeros(size.dim, dtype=np.float32)
     matrix: NDArray[np.float32] | None = None
-    if kind == "lsh":
-        directions = rng.standard_normal((width, count))
+    if size.kind == "lsh":
+        directions = rng.standard_normal((size.dim, size.bits))
         matrix = (directions / np.sqrt((directions**2).sum(axis=0))).astype(np.float32)
-    elif kind == "itq":
+    elif size.kind == "itq":
         assert rows is not None
-        matrix, training = _itq(rows, mean, count, rng, rounds)
+        matrix, training = _itq(rows, mean, size, rng)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        offsets = mean[:count] if matrix is None else (mean.astype(np.float64) @ matrix).astype(np.float32)
+        offsets = mean[: size.bits] if matrix is None else (mean.astype(np.float64) @ matrix).astype(np.float32)
         expected = None if rows is None else _expectations(rows, matrix, offsets)
     if rows is not None and not all(np.isfinite(array).all() for array in (offsets, expected) if array is not None):
         raise InvalidArgumentError(
             f"the sample has numbers up to {_largest(rows):.3g}, and their sums overflow; scale the vectors"
         )
-    return Encoder(kind, width, count, centred, matrix, offsets, expected, training)
+    return Encoder(size.kind, size.dim, size.bits, request.centred, matrix, offsets, expected, training)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -131,7 +185,8 @@ def _check_width(kind: Kind, bits: int | None, dim: int) -> int:
     check_bits(bits)
     if kind != "sign" and bits * dim > MAX_MATRIX:
         raise InvalidArgumentError(
-            f"bits = {bits} for vectors of {dim} components; {kind} allows bits times dim up to {MAX_MATRIX}"
+            f"bits = {bits} for vectors of {dim} components; {kind} allows bits times dim up to {MAX_MATRIX}: use at "
+            f"most {MAX_MATRIX // dim} bits, or encoder = 'sign'"
         )
     if kind != "lsh" and bits > dim:
         raise InvalidArgumentError(
@@ -170,20 +225,24 @@ def _expectations(
 
 
 def _itq(
-    rows: NDArray[Any], mean: NDArray[np.float32], bits: int, rng: np.random.Generator, rounds: int
+    rows: NDArray[Any], mean: NDArray[np.float32], size: FitSize, rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], Training]:
     """Return the rotated principal directions, ``[dim, bits]``, and the errors of the rounds."""
-    if len(rows) <= bits:
-        raise InvalidArgumentError(
-            f"a sample of {len(rows)} vectors for the encoder itq with {bits} bits; it needs at least {bits + 1}, and "
-            "works better with some 10,000"
-        )
+    bits, rounds = size.bits, size.rounds
     principal = _principal(rows, mean, bits)
-    chosen = rows
-    if len(rows) > MAX_ROTATED:
-        chosen = rows[np.sort(rng.choice(len(rows), MAX_ROTATED, replace=False))]
-    projected = np.concatenate([(block - mean) @ principal for _, block in blocks(chosen, bits)])
-    projected /= np.sqrt(np.square(projected, dtype=np.float64).mean())
+    chosen = None
+    if len(rows) > size.rotated:
+        chosen = np.sort(rng.choice(len(rows), size.rotated, replace=False))
+    projected = np.empty((size.rotated, bits), dtype=np.float32)
+    step = max(256, LARGE_CELLS // size.dim)
+    squares = 0.0
+    for first in range(0, size.rotated, step):
+        some = rows[first : first + step] if chosen is None else rows[chosen[first : first + step]]
+        part = projected[first : first + step]
+        for at, block in blocks(some, bits):
+            np.matmul(block - mean, principal, out=part[at : at + len(block)])
+        squares += float(np.square(part, dtype=np.float64).sum())
+    projected /= np.float32(np.sqrt(squares / projected.size))
     rotation = np.linalg.qr(rng.standard_normal((bits, bits)))[0]
     error, correlation = _quantise(projected, rotation)
     errors = [error]

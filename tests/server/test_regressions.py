@@ -292,7 +292,7 @@ def test_running_out_of_memory_is_an_expected_error(caplog: pytest.LogCaptureFix
 
 def test_encoders_that_are_too_large_are_refused() -> None:
     """A request of 50 bytes made the server generate 2 GiB of random numbers."""
-    with pytest.raises(InvalidArgumentError, match="67108864"):
+    with pytest.raises(InvalidArgumentError, match="16777216"):
         fit("lsh", bits=4096, dim=65_536)
 
 

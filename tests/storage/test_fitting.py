@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from tests.native.examples import generated
 from whamming.native import InvalidArgumentError
 from whamming.storage.vectors import fitting
 from whamming.storage.vectors.encoders import Kind
+from whamming.storage.vectors.fit_limits import FitLimits
 from whamming.storage.vectors.fitting import fit
 
 KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
@@ -225,3 +229,82 @@ def test_a_sample_whose_sums_overflow_is_refused(kind: Kind) -> None:
     signs = np.where(make_sample(60, 8, 1) > 3, 1, -1)
     with pytest.raises(InvalidArgumentError, match=r"3e\+38.*scale the vectors"):
         fit(kind, (3e38 * signs).astype(np.float32), bits=8)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def without_memory(rows: int, dim: int) -> NDArray[np.float32]:
+    """Return a sample of zeros that takes no memory, whatever its size."""
+    return np.broadcast_to(np.float32(0), (rows, dim))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "bits", "message"),
+    [
+        (
+            "itq",
+            without_memory(17, 16_384),
+            16,
+            r"17 vectors of 16384 components needs about 10\.\d GiB.*1\.0 GiB.*lsh",
+        ),
+        ("itq", without_memory(17, 16_384), 16, "use fewer components"),
+        (
+            "itq",
+            without_memory(65_000, 2048),
+            2048,
+            "2048 bits .*takes about 4.. seconds; the limit is 60: use fewer bits",
+        ),
+        ("itq", without_memory(10**8, 256), 8, "100000000 vectors .* the limit is 60: use a smaller sample"),
+        ("lsh", without_memory(10**8, 256), 64, "the limit is 60: use a smaller sample, or encoder = 'sign'"),
+        ("sign", without_memory(10**9, 256), 64, "the limit is 60: use a smaller sample"),
+        ("lsh", without_memory(1, 65_536), 257, "bits = 257 .*16777216: use at most 256 bits"),
+    ],
+)
+def test_a_fit_above_a_limit_is_refused_before_the_work(
+    kind: Kind, sample: NDArray[np.float32], bits: int, message: str
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match=message):
+            fit(kind, sample, bits=bits)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_limits_can_be_changed_and_lifted() -> None:
+    sample = make_sample()
+    with pytest.raises(InvalidArgumentError, match=r"the limit is 0\.0 GiB"):
+        fit("itq", sample, bits=8, limits=FitLimits(max_bytes=1 << 20))
+    with pytest.raises(InvalidArgumentError, match="the limit is 0: "):
+        fit("itq", sample, bits=8, limits=FitLimits(max_seconds=0))
+    assert fit("itq", sample, bits=8, limits=None).to_bytes() == fit("itq", sample, bits=8).to_bytes()
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+import numpy as np
+from whamming.storage.vectors.fitting import check_fit, fit
+kind, rows, dim, bits = sys.argv[1], *map(int, sys.argv[2:])
+sample = np.random.default_rng(0).standard_normal((rows, dim), dtype=np.float32) if rows else None
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) << 10
+before = peak()
+fit(kind, sample, dim=dim, bits=bits, rounds=2)
+taken = peak() - before
+size = check_fit(kind, sample, bits=bits, dim=dim, seed=0, centre=None).size
+print(taken, size.needed_bytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("kind", "rows", "dim", "bits"),
+    [("itq", 40, 2048, 32), ("itq", 800, 768, 768), ("itq", 70_000, 256, 256), ("lsh", 0, 2048, 2048)],
+)
+def test_a_fit_takes_at_most_the_estimated_memory(kind: Kind, rows: int, dim: int, bits: int) -> None:
+    command = [sys.executable, "-c", MEASURE, kind, *map(str, (rows, dim, bits))]
+    taken, estimated = map(int, subprocess.run(command, capture_output=True, check=True).stdout.split())
+    assert estimated / 8 < taken <= estimated
