@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native._engine import ffi
+from whamming.native._engine import ffi, lib
 from whamming.native.arguments import PLAN_NAMES, Plan
 from whamming.native.display import counted, table
 
@@ -41,6 +41,11 @@ class Stats(NamedTuple):
     """Planes read in those blocks, 64 bytes each."""
     seconds: float = 0.0
     """Time spent in the engine."""
+
+    @property
+    def compared(self) -> int:
+        """Codes compared, exactly or by a filter. A :class:`Budget` limits this number."""
+        return self.candidates + lib.WH_BLOCK_CODES * self.blocks
 
     def _repr_html_(self) -> str:
         return table(("statistic", "value"), self._asdict().items())

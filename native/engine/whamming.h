@@ -271,7 +271,7 @@ enum wh_stop {
 /* Approximate limits of one call. Every call does at least one slice of work (well under a millisecond), so a search
  * finishes after enough calls. */
 struct wh_budget {
-    uint64_t candidates;  /* codes to compare; 0: no limit */
+    uint64_t candidates;  /* codes to compare: `candidates` + 128 x `blocks` of wh_stats; 0: no limit */
     uint64_t nanoseconds; /* time to spend; 0: no limit */
 };
 

@@ -312,7 +312,7 @@ class Query:
             return self.stop_reason
         if options.seconds is not None and self._worked >= options.seconds:
             return results.BUDGET
-        if options.candidates is not None and cursor.stats.candidates >= options.candidates:
+        if options.candidates is not None and cursor.stats.compared >= options.candidates:
             return results.BUDGET
         return None
 
@@ -321,7 +321,7 @@ class Query:
         if options.seconds is not None:
             seconds = max(min(seconds, options.seconds - self._worked), 1e-6)
         if options.candidates is not None:
-            left = max(options.candidates - cursor.stats.candidates, 1)
+            left = max(options.candidates - cursor.stats.compared, 1)
         return Budget(left, seconds)
 
     def _payloads(self, ids: NDArray[np.uint64]) -> Sequence[bytes]:

@@ -214,7 +214,8 @@ void part_lower_limit(struct part *p, uint64_t limit) {
 }
 
 uint64_t part_compared(const struct part *p) {
-    return p->stats.candidates + p->probe.counts.candidates + p->sweep.counts.blocks * WH_BLOCK_CODES;
+    return p->stats.candidates + p->probe.counts.candidates + p->sweep.counts.candidates +
+           p->sweep.counts.blocks * WH_BLOCK_CODES;
 }
 
 void part_add_stats(const struct part *p, struct wh_stats *stats) {

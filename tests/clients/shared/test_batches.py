@@ -64,6 +64,16 @@ def test_long_codes_in_large_batches(database: AnyDatabase, name: str) -> None:
         check_hits((answer.ids[row], answer.distances[row]), twin.model.answer(tables[row])[:3])
 
 
+def test_a_budget_limits_how_far_a_sweep_goes(database: AnyDatabase, name: str) -> None:
+    """On a server, the sweep used to run to its end."""
+    index = database.create_index(name, 64)
+    codes = np.random.default_rng(0).integers(0, 256, (500_000, 8), dtype=np.uint8)
+    index.upsert(np.arange(len(codes)), codes)
+    answer = index.search_batch(codes[:2], k=3, plan="sweep", budget=Budget(candidates=1000))
+    assert not answer.exact.any()
+    assert all(1000 <= stats.compared < 250_000 for stats in answer.stats)  # a slice of 131,072, and a few more
+
+
 def test_an_answer_with_a_budget_says_which_hits_are_proven(database: AnyDatabase, name: str) -> None:
     twin = Twin(database, name, 64)
     twin.fill(4000)
