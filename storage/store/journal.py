@@ -14,7 +14,10 @@ Interrupts: a KeyboardInterrupt may end any method at any line. The next call mu
 open. If :meth:`Journal.append` is interrupted after recovering writes, the next call may recover them again.
 
 What a journal has to keep of a :class:`WriteBatch`: ``deletes``, and of ``upserts`` the ``ids``, ``codes``,
-``payloads.ends`` and ``payloads.data`` if ``payloads`` is not None, and ``vectors`` if it is not None.
+``payloads.ends`` and ``payloads.data`` if ``payloads`` is not None, and ``vectors`` if it is not None. The types are
+``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``, vectors
+``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
+``from_json`` convert the settings.
 
 What the database does: it keeps other processes from writing, puts the file ``encoder`` next to the journal's files,
 and renames the directory of an index after creating it and before dropping it.
@@ -44,7 +47,8 @@ class SealedSegment:
     number: int
     segment: Segment
     dead: NDArray[np.uint8] | None
-    """A bitmap by place of the dead items; None if there are none."""
+    """A bitmap by place of the dead items; None if there are none. It has ``(segment.n + 7) // 8`` bytes; place i
+    is byte ``i >> 3``, mask ``1 << (i & 7)``."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Journal(Protocol):
 
     Every method may raise a StorageError, and should convert errors of the system or of a library to one:
     StorageFullError if there is no space, and nothing was lost; CorruptStoreError if a checksum is wrong.
+    :func:`whamming.storage.from_system` converts an OSError.
     """
 
     persistent: bool
@@ -72,11 +77,15 @@ class Journal(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The largest number of items that a segment may have."""
+        """The largest number of items that a segment may have: 2**31, or less if arrays have a size limit."""
 
     @property
     def position(self) -> int:
-        """The number of writes appended so far, since the index was created."""
+        """The number of writes appended so far, since the index was created.
+
+        If :meth:`append` raises an error, do not count its writes yet, even if they are durable. Otherwise the next
+        call cannot recover them, and the next seal removes them.
+        """
 
     def load(self) -> JournalState:
         """Read everything. Called when the store is opened, and after :meth:`install` has raised an error."""
@@ -131,11 +140,12 @@ class Journal(Protocol):
         """Return the size of the files, and how much of it is in use, in bytes; None if there are no files."""
 
     def verify(self, progress: Progress | None) -> VerifyReport:
-        """Verify every byte against its checksum."""
+        """Verify every byte against its checksum. Damage is reported, not raised."""
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
         """Write a copy to a new directory, which the same backend can open. Writes continue meanwhile.
 
+        The journal creates the directory. The index then adds the file ``encoder`` if it has an encoder.
         A journal without files writes the snapshot.
         """
 

@@ -126,11 +126,15 @@ class Backend(Protocol):
     def create(self, path: Path, settings: IndexSettings) -> None:
         """Create an empty index at ``path``, a directory that does not exist yet.
 
-        The database then adds a file ``encoder`` to the directory if the index has an encoder, and renames it.
+        The database then adds a file ``encoder`` to the directory if the index has an encoder, and renames the
+        directory. Leave no file open. If this raises an error, the database removes the directory.
         """
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> Store:
-        """Open the index at ``path``. ``settings`` is given only if the backend is not persistent."""
+        """Open the index at ``path``. ``settings`` is given only if the backend is not persistent.
+
+        Raises FormatError if the directory does not contain an index of this kind.
+        """
 
 
 _backends: dict[str, Backend] = {}
