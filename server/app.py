@@ -17,6 +17,7 @@ from whamming.native.arguments import check_threads
 from whamming.server.config import Config
 from whamming.server.listening import ListenError, check_listen
 from whamming.server.rpc.admission import Admission
+from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.forwarding import Forwarding
 from whamming.server.rpc.index_service import IndexService
 from whamming.server.rpc.item_service import ItemService
@@ -117,13 +118,14 @@ class Server:
         threads = config.threads or check_threads(None)
         self._searcher = Searcher(self._database, threads, config.slice_ms / 1e3, config.snapshot_seconds)
         self._storage = StorageThreads(self._database)
+        self._fits = FitQueue()
         self._search = SearchService(self._searcher, config)
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(config))
         if self._writer is not None:  # registered first, so that it takes precedence over the services
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
-        parts = (IndexService(self._storage), ItemService(self._storage), self._search)
+        parts = (IndexService(self._storage, self._fits), ItemService(self._storage), self._search)
         self._grpc.add_generic_rpc_handlers(
             tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
         )
@@ -154,13 +156,15 @@ class Server:
         """Shut down gracefully.
 
         New calls are refused at once. Running calls have ``grace`` seconds to finish, by default the config's
-        ``grace_seconds``. Queries that are still running after that end with resume tokens. A reader process does not
-        wait for the calls that it forwards: they have at most one more second.
+        ``grace_seconds``. Queries that are still running after that end with resume tokens. Fits of encoders are
+        abandoned at once. A reader process does not wait for the calls that it forwards: they have at most one more
+        second.
         """
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True
         await self._health.enter_graceful_shutdown()
         self._search.drain()
+        self._fits.stop()
         end = asyncio.get_running_loop().time() + grace
         while self._admission.count and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
@@ -186,6 +190,8 @@ class Server:
     async def _release(self) -> None:
         if self._writer is not None:
             await self._forwarding.close()
+        self._fits.stop()
+        await asyncio.to_thread(self._fits.close)
         await asyncio.to_thread(self._storage.close)
         await asyncio.to_thread(self._searcher.close)
         if self._given is None:

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from whamming.native import WhammingError
 from whamming.native.costs import check_bits
+from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.methods import Context
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
 from whamming.storage import ClosedError, Encoder, NotFoundError, StoredIndex
 from whamming.storage.settings import check_name
+from whamming.storage.vectors.fitting import check_fit
 from whamming.v1 import index_pb2
 from whamming.wire.columns import matrix_of
 from whamming.wire.descriptions import choices_of, index_message
@@ -29,8 +31,9 @@ PROGRESS_SECONDS: Final = 0.2
 class IndexService:
     """Handlers that check the request, call the database and build the response. The proto documents the rpcs."""
 
-    def __init__(self, storage: StorageThreads) -> None:
+    def __init__(self, storage: StorageThreads, fits: FitQueue) -> None:
         self._storage = storage
+        self._fits = fits
 
     async def CreateIndex(  # noqa: N802 - the name in the proto
         self, request: index_pb2.CreateIndexRequest, context: Context
@@ -44,14 +47,34 @@ class IndexService:
                 check_bits(request.settings.bits)
 
         field = "fitted_encoder" if request.fitted_encoder else "encoder" if "encoder" in described else "settings"
+        if request.HasField("encoder"):
+            described, bits = await self._with_fitted(request, described, bits), None
 
         def create() -> index_pb2.Index:
             with in_field(field):
                 index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return _description(index)
 
-        run = self._storage.run_long if "encoder" in described else self._storage.run  # fitting may take minutes
-        return index_pb2.CreateIndexResponse(index=await run(create))
+        return index_pb2.CreateIndexResponse(index=await self._storage.run(create))
+
+    async def _with_fitted(
+        self, request: index_pb2.CreateIndexRequest, described: dict[str, Any], bits: int | None
+    ) -> dict[str, Any]:
+        """Return the arguments of ``create_index`` with a fitted encoder instead of its description."""
+        others = dict(described)
+        kind, dim, sample, seed, centre = (others.pop(name) for name in ("encoder", "dim", "train", "seed", "centre"))
+
+        def existing() -> Encoder | None:
+            with in_field("encoder"):
+                found = self._storage.database.existing_encoder
+                return found(request.name, kind, bits, dim, exist_ok=request.exist_ok)
+
+        encoder = await self._storage.run(existing)
+        if encoder is None:
+            with in_field("encoder"):
+                wanted = check_fit(kind, sample, bits=bits, dim=dim, seed=seed, centre=centre)
+                encoder = await self._fits.fit(wanted)
+        return {**others, "encoder": encoder}
 
     async def GetIndex(  # noqa: N802
         self, request: index_pb2.GetIndexRequest, context: Context

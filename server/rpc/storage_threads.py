@@ -15,7 +15,7 @@ T = TypeVar("T")
 BLOCKING_THREADS: Final = 16
 """Threads for reads and writes. Concurrent writes share a commit."""
 SLOW_THREADS: Final = 2
-"""Threads for seals, compactions and the fitting of encoders."""
+"""Threads for seals and compactions."""
 
 
 class StorageThreads:

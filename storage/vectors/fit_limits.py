@@ -68,6 +68,9 @@ class FitSize:
         """About how long the fit takes on one core, if ``itq`` needs all its rounds."""
         return sum(self._seconds().values())
 
+    def is_within(self, limits: FitLimits) -> bool:
+        return self.needed_bytes <= limits.max_bytes and self.seconds <= limits.max_seconds
+
     def check(self, limits: FitLimits) -> None:
         """Raise InvalidArgumentError if the fit would take more memory or time than allowed."""
         if self.needed_bytes > limits.max_bytes:

@@ -83,7 +83,7 @@ def fit(
     request = check_fit(kind, sample, bits=bits, dim=dim, seed=seed, centre=centre, rounds=rounds)
     if limits is not None:
         request.size.check(limits)
-    return _fit(request)
+    return fit_checked(request)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,8 @@ def check_fit(
     return FitRequest(FitSize(kind, vectors, width, count, rotated, rounds), rows, seed, centred)
 
 
-def _fit(request: FitRequest) -> Encoder:
+def fit_checked(request: FitRequest) -> Encoder:
+    """Fit an encoder to a request from :func:`check_fit`. The limits are not checked."""
     size, rows = request.size, request.rows
     rng = np.random.default_rng(request.seed)
     training = Training(size.rows)

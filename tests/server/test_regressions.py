@@ -22,6 +22,7 @@ from tests.serving import PATIENCE
 from whamming.native import InvalidArgumentError
 from whamming.server import Config, Server
 from whamming.server.failures import failure_of
+from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.index_service import IndexService
 from whamming.server.rpc.item_service import ItemService
 from whamming.server.rpc.storage_threads import StorageThreads
@@ -93,7 +94,7 @@ async def test_listing_indexes_while_one_is_dropped() -> None:
     with Dropping(None, "ram", read_only=False) as database:
         for name in ("a", "z"):
             database.create_index(name, 8)
-        service = IndexService(StorageThreads(database))
+        service = IndexService(StorageThreads(database), FitQueue())
         request = index_pb2.ListIndexesRequest(page_size=2)
         page = await service.ListIndexes(request, None)
         assert [index.name for index in page.indexes] == ["a"]
@@ -274,7 +275,7 @@ async def test_a_seal_that_fails_after_its_client_left_is_not_logged() -> None:
 
     with open_database() as database:
         storage = StorageThreads(database)
-        shares = IndexService(storage)._progress(work)
+        shares = IndexService(storage, FitQueue())._progress(work)
         assert await anext(shares) == 0.0
         await shares.aclose()  # type: ignore[attr-defined]
         gone.set()
