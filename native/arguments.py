@@ -68,7 +68,9 @@ def check_k(k: int) -> int:
     """Check the k of a batch: the maximum number of hits per query."""
     whole = as_whole("k", k)
     if not 0 <= whole <= _MAX_K:
-        raise InvalidArgumentError(f"k = {k}; it must be 0 to {_MAX_K} (iterate over a cursor or search for more)")
+        raise InvalidArgumentError(
+            f"k = {k}; it must be 0 to {_MAX_K} (for more hits, iterate over a cursor or a search)"
+        )
     return whole
 
 

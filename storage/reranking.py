@@ -59,9 +59,11 @@ def read_queries(
         queries[first : first + len(block)] = block
     if rerank == "exact":
         if settings.metric != "l2":
+            remedy = "use a number"
+            if settings.metric == "cosine":
+                remedy += ", or an index of vectors scaled to length 1 with metric 'l2', which orders them the same way"
             raise InvalidArgumentError(
-                f"rerank = 'exact' with metric = {settings.metric!r}; it works with 'l2' only: use a number, or "
-                "an index of vectors scaled to length 1 with metric 'l2', which orders them the same way"
+                f"rerank = 'exact' with metric = {settings.metric!r}; it works with 'l2' only: {remedy}"
             )
         if form is not None:
             raise InvalidArgumentError(f"rerank = 'exact' with costs = {form!r}; leave costs out, it computes its own")
@@ -201,12 +203,12 @@ class Reranked:
         return np.array([i for _, i in best], dtype=np.uint64), np.array([d for d, _ in best], dtype=np.float64)
 
     def cancel(self) -> None:
-        """Make a running or the next :meth:`next` stop soon. Any thread may call this."""
+        """Make :meth:`next` stop soon: the running call, or else the next one. Any thread may call this."""
         self._cursor.cancel()
 
     @property
     def stats(self) -> Stats:
-        """Counters of the work done by the search by codes so far."""
+        """Statistics so far of the underlying search, which compares codes."""
         return self._cursor.stats
 
     def close(self) -> None:

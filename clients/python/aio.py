@@ -42,7 +42,8 @@ def connect(
     address : HOST:PORT, as ``whamming serve`` prints it.
     tls : True or a :class:`whamming.Tls` to use TLS. True trusts the certificate authorities that gRPC trusts.
     timeout : seconds to wait for the server.
-    retry_seconds : how long to retry calls that are safe to repeat while the server is unreachable. 0: no retries.
+    retry_seconds : how long to retry if the server is unreachable or overloaded. Only calls that are safe to
+        repeat are retried. 0: no retries.
 
     Raises
     ------

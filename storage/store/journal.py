@@ -11,12 +11,12 @@ Thread safety: the store calls :meth:`Journal.append`, :meth:`Journal.install`, 
 and must complete.
 
 Interrupts: a KeyboardInterrupt may end any method at any line. The next call must find no lock taken and no transaction
-open. If :meth:`Journal.append` is interrupted after recovering writes, the next call may recover them again.
+open. If :meth:`Journal.append` is interrupted, the next call may return batches that it has returned before.
 
-What a journal has to keep of a :class:`WriteBatch`: ``deletes``, and of ``upserts`` the ``ids``, ``codes``,
-``payloads.ends`` and ``payloads.data`` if ``payloads`` is not None, and ``vectors`` if it is not None. The types are
-``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``, vectors
-``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
+Of a :class:`WriteBatch`, a journal has to keep ``deletes``, ``upserts.ids`` and ``upserts.codes``. If
+``upserts.payloads`` is not None, also its ``ends`` and ``data``. If ``upserts.vectors`` is not None, also these. The
+types are ``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``,
+vectors ``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
 ``from_json`` convert the settings.
 
 What the database does: it keeps other processes from writing, puts the file ``encoder`` next to the journal's files,
@@ -47,8 +47,8 @@ class SealedSegment:
     number: int
     segment: Segment
     dead: NDArray[np.uint8] | None
-    """A bitmap by place of the dead items; None if there are none. It has ``(segment.n + 7) // 8`` bytes; place i
-    is byte ``i >> 3``, mask ``1 << (i & 7)``."""
+    """A bitmap with one bit per place, set if the item there is dead. None: no item is dead. It has
+    ``(segment.n + 7) // 8`` bytes; place i is byte ``i >> 3``, mask ``1 << (i & 7)``."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Journal(Protocol):
     """Keeps the segments and recent writes of one index.
 
     Every method may raise a StorageError, and should convert errors of the system or of a library to one:
-    StorageFullError if there is no space, and nothing was lost; CorruptStoreError if a checksum is wrong.
-    :func:`whamming.storage.from_system` converts an OSError.
+    StorageFullError if there is no space (but only if nothing stored earlier was lost), and CorruptStoreError
+    if a checksum is wrong. :func:`whamming.storage.from_system` converts an OSError.
     """
 
     persistent: bool
@@ -73,7 +73,7 @@ class Journal(Protocol):
 
     @property
     def settings(self) -> IndexSettings:
-        """The settings of the index; read only after :meth:`load`."""
+        """The settings of the index. The store does not read them before :meth:`load`."""
 
     @property
     def max_rows(self) -> int:
@@ -108,7 +108,7 @@ class Journal(Protocol):
 
         The number differs from those of all installed segments. Errors and crashes leave segments that were never
         installed; :meth:`load` should remove them, unless the journal is read-only.
-        ``Segment(settings, arrays)`` opens arrays again: any buffers, of any alignment.
+        To read a segment back, call ``Segment(settings, arrays)``. The arrays may be any buffers, of any alignment.
         """
 
     def check_segments(self, numbers: Sequence[int]) -> None:

@@ -106,7 +106,9 @@ def _check_index(args: argparse.Namespace, index: AnyIndex) -> None:
             f"--rerank {args.rerank} needs kept vectors, and index {name} has none; create one with {kept}"
         )
     if args.rerank == "exact" and settings.metric != "l2":
-        remedy = "use --rerank N; or scale the vectors to length 1 and use l2, which ranks them the same"
+        remedy = "use --rerank N"
+        if settings.metric == "cosine":
+            remedy += "; or scale the vectors to length 1 and use l2, which ranks them the same"
         raise FailureError(f"--rerank exact requires metric l2, and index {name} has {settings.metric}; {remedy}")
 
 

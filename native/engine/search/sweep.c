@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-/* Planes of a later block to prefetch: the average per block and a few more. The wide kernel prefetches the remaining
- * planes as it proceeds; prefetching more at once slows it down. */
+/* How many planes of a later block to prefetch: as many as were read per block so far, on average, and a few more. The
+ * wide kernel prefetches the remaining planes as it proceeds; prefetching more at once slows it down. */
 enum { PREFETCH_MORE = 2, PREFETCH_MAX = 32, PREFETCH_MAX_WIDE = 16 };
 
 static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
@@ -61,8 +61,8 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->survivors = s->order + padded;
     memset(s->lut, 0, 16 * padded);
     order_planes(s, optimum, delta);
-    /* The step of wide sums: the 90th percentile of the planes' largest costs maps to the largest look-up. Higher costs
-     * are capped, which keeps the sum a lower bound. */
+    /* The scale of wide sums: take the largest cost of each plane. The 90th percentile of these becomes the largest
+     * value that a look-up can have. Higher costs are capped, which keeps the sum a lower bound. */
     uint64_t most[WH_MAX_BITS / 4];
     if (s->wide) {
         for (size_t p = 0; p < planes; p++) {

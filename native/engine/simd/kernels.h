@@ -31,10 +31,10 @@ typedef size_t sweep_kernel(struct sweep_job *job);
 /* Finds those of the first `count` codes whose sum of look-ups is below 255. All SIEVE_CODES codes must be readable,
  * even if `count` is smaller. Codes are stored by column: bytes 0 to 7 of every code, then bytes 8 to 15 of every code,
  * and so on. Columns start `stride` bytes apart. lut holds 16 bytes per nibble, in the order of the code.
- *   in  out: the numbers of the codes found, in any order
+ *   found  out: the numbers of the codes found, in any order
  * Returns how many were found. */
 typedef size_t sieve_kernel(const uint8_t *codes, size_t columns, size_t stride, const uint8_t *lut, size_t count,
-                            uint8_t *in);
+                            uint8_t *found);
 
 struct kernels {
     sweep_kernel *narrow; /* 8-bit sums */
