@@ -152,7 +152,7 @@ class Database(DatabaseVerbs):
         metric: Metric = "l2",
         exist_ok: bool = False,
     ) -> StoredIndex:
-        fitted = self.existing_encoder(name, encoder, bits, dim, exist_ok=exist_ok)
+        fitted = existing_encoder(self, name, encoder, bits, dim, exist_ok=exist_ok)
         if fitted is None:  # fitting is slow, so it runs without the lock
             fitted = _make_encoder(encoder, bits, dim, train, seed, centre)
             if fitted is not None:
@@ -188,24 +188,6 @@ class Database(DatabaseVerbs):
             finally:
                 shutil.rmtree(new, ignore_errors=True)
             return self.index(name)
-
-    def existing_encoder(
-        self, name: str, encoder: Kind | Encoder | None, bits: int | None, dim: int | None, *, exist_ok: bool
-    ) -> Encoder | None:
-        """Return the encoder of an existing index if it has the requested kind, bits and dim. None: fit a new one.
-
-        ``create_index`` calls this before it fits an encoder. Raises an error if the database is read-only, or if the
-        name is taken and ``exist_ok`` is False.
-        """
-        check_name(name)
-        with self._locked(name):
-            self._check_writable()
-            if not exist_ok:
-                self._check_name_is_free(name)
-            found = self.index(name).encoder if name in self.list_indexes() else None
-        if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
-            return None
-        return found
 
     @verb
     def index(self, name: str) -> StoredIndex:
@@ -350,6 +332,31 @@ class Database(DatabaseVerbs):
         self._check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
+
+
+def existing_encoder(
+    database: Database,
+    name: str,
+    encoder: Kind | Encoder | None,
+    bits: int | None,
+    dim: int | None,
+    *,
+    exist_ok: bool,
+) -> Encoder | None:
+    """Return the encoder of an existing index if it has the requested kind, bits and dim. None: fit a new one.
+
+    Called before an encoder is fitted. Raises an error if the database is read-only, or if the name is taken and
+    ``exist_ok`` is False.
+    """
+    check_name(name)
+    with database._locked(name):
+        database._check_writable()
+        if not exist_ok:
+            database._check_name_is_free(name)
+        found = database.index(name).encoder if name in database.list_indexes() else None
+    if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
+        return None
+    return found
 
 
 def _make_encoder(

@@ -14,6 +14,7 @@ from whamming.server.rpc.methods import Context
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
 from whamming.storage import ClosedError, Encoder, NotFoundError, StoredIndex
+from whamming.storage.database import existing_encoder
 from whamming.storage.settings import check_name
 from whamming.storage.vectors.fitting import check_fit
 from whamming.v1 import index_pb2
@@ -66,8 +67,8 @@ class IndexService:
 
         def existing() -> Encoder | None:
             with in_field("encoder"):
-                found = self._storage.database.existing_encoder
-                return found(request.name, kind, bits, dim, exist_ok=request.exist_ok)
+                database = self._storage.database
+                return existing_encoder(database, request.name, kind, bits, dim, exist_ok=request.exist_ok)
 
         encoder = await self._storage.run(existing)
         if encoder is None:
