@@ -11,6 +11,7 @@
 
 from whamming.storage.database import Database, open_database, restore
 from whamming.storage.directory import Mode
+from whamming.storage.index_info import IndexInfo
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
@@ -74,6 +75,7 @@ __all__ = [
     "FitLimits",
     "Form",
     "FormatError",
+    "IndexInfo",
     "IndexSettings",
     "Items",
     "ItemsIndex",

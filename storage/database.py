@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -17,8 +18,9 @@ from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
-from whamming.storage.directory import DEFAULT_STORE, Mode, WriterLock, clean_up, is_at, prepare
+from whamming.storage.directory import DEFAULT_STORE, Mode, WriterLock, clean_up, is_at, names_in, prepare, remove
 from whamming.storage.files.locks import sync
+from whamming.storage.index_info import IndexInfo
 from whamming.storage.settings import (
     BitOrder,
     Durability,
@@ -27,11 +29,11 @@ from whamming.storage.settings import (
     Metric,
     check_choice,
     check_name,
-    is_name,
 )
 from whamming.storage.storage_errors import (
     AlreadyExistsError,
     ClosedError,
+    FormatError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
@@ -42,6 +44,8 @@ from whamming.storage.stored_index import ENCODER_FILE, StoredIndex, read_encode
 from whamming.storage.vectors.encoders import Encoder, Kind, check_encoder
 from whamming.storage.vectors.fitting import fit
 from whamming.storage.verbs import DatabaseVerbs, verb
+
+log = logging.getLogger("whamming.storage")
 
 MEMORY: Final = ":memory:"
 
@@ -218,8 +222,10 @@ class Database(DatabaseVerbs):
             before.close()  # waits for another thread that is closing it
         with self._lock:
             self._forget(name)
-        if self.path is None or not (self.path / name).is_dir():
+        if self.path is None or name not in self.list_indexes():
             raise self._not_found(name)
+        if not (self.path / name).is_dir():
+            raise FormatError(f"{self.path / name} is not an index but a stray file; move it away, or drop the index")
         store = self._backend.open(self.path / name, None, read_only=self.read_only)
         try:
             index = StoredIndex.at(self.path / name, store)
@@ -240,9 +246,25 @@ class Database(DatabaseVerbs):
             if self.path is None:
                 return sorted(name for name, index in self._open.items() if not index.closed)
             try:
-                return sorted(p.name for p in self.path.iterdir() if p.is_dir() and is_name(p.name))
+                return names_in(self.path)
             except OSError as error:
                 raise from_system(error, self.path) from error
+
+    @verb
+    def describe_indexes(self) -> list[IndexInfo]:
+        infos = []
+        for name in self.list_indexes():
+            try:
+                index = self.index(name)
+                infos.append(IndexInfo(name, index.settings, index.stats()))
+            except (NotFoundError, ClosedError):  # dropped in the meantime
+                self._check_open()
+            except WhammingError as error:
+                infos.append(IndexInfo(name, error=error))
+            except Exception as error:  # whatever a store raises: one broken index must not hide the others
+                log.exception("unexpected error in the index %s", name)
+                infos.append(IndexInfo(name, error=StorageError(f"unexpected error: {error}")))
+        return infos
 
     @verb
     def drop_index(self, name: str) -> None:
@@ -262,19 +284,19 @@ class Database(DatabaseVerbs):
                     sync(self.path)
                 except OSError as error:
                     raise from_system(error, self.path) from error
-                shutil.rmtree(gone, ignore_errors=True)
+                remove(gone)
 
     @verb
     def backup(self, path: str | Path) -> None:
         target = Path(path)
         check_target(target, self.path)
         with new_copy(target, self._store if self._backend.persistent else DEFAULT_STORE) as new:
-            for name in self.list_indexes():
+            for name in self._without_stray_files():
                 self.index(name).backup(new / name)
 
     @verb
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
-        names = self.list_indexes()
+        names = self._without_stray_files()
         reports = {}
         for done, name in enumerate(names):
             try:
@@ -314,9 +336,20 @@ class Database(DatabaseVerbs):
     def _not_found(self, name: str) -> NotFoundError:
         return NotFoundError(f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}")
 
+    def _without_stray_files(self) -> list[str]:
+        """Return the names of all indexes except stray files, which have nothing to verify or to back up."""
+        return [name for name in self.list_indexes() if self.path is None or (self.path / name).is_dir()]
+
     def _check_name_is_free(self, name: str) -> None:
-        if name in self.list_indexes():
-            raise AlreadyExistsError(f"the index {name!r} already exists, with {self.index(name).settings}")
+        if name not in self.list_indexes():
+            return
+        try:
+            settings = self.index(name).settings
+        except WhammingError as error:
+            raise AlreadyExistsError(
+                f"the index {name!r} already exists but cannot be opened: {error}; drop it, or choose another name"
+            ) from error
+        raise AlreadyExistsError(f"the index {name!r} already exists, with {settings}")
 
     def _forget(self, name: str) -> None:
         """Remove an index from the tables of open indexes. The caller holds ``_lock``."""

@@ -7,6 +7,8 @@
     data/docs/              the index "docs"
     data/.docs.*.new        an index that is being created, or a leftover of a crash
     data/.docs.*.dropped    an index that is being removed, or a leftover of a crash
+
+Every other entry with a valid index name is listed as an index. If it is none, it is listed as broken.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
 from whamming.storage.files.locks import sync, try_lock, unlock
+from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
     FormatError,
@@ -165,10 +168,20 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 def clean_up(path: Path) -> None:
     """Remove the leftovers of indexes that were being created or dropped when a process died."""
     for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        remove(left)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a symbolic link, or a directory with its contents. The next :func:`clean_up` removes the rest."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of all indexes in a directory, sorted, including stray files that have the name of an index."""
+    return sorted(entry.name for entry in path.iterdir() if is_name(entry.name) and entry.name not in (MARK, _LOCK))
 
 
 def is_at(directory: int, path: Path) -> bool:

@@ -75,6 +75,8 @@ class IndexSettings:
             raise InvalidArgumentError(
                 f"dim = {self.dim} with encoder = {self.encoder!r}; an index has both or neither"
             )
+        if self.dim is not None and as_whole("dim", self.dim) < 1:
+            raise InvalidArgumentError(f"dim = {self.dim}; it must be at least 1")
         if self.keep_vectors is not None:
             check_choice("keep_vectors", self.keep_vectors, get_args(KeptVectors))
             if self.dim is None:

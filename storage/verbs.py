@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
+from whamming.storage.index_info import IndexInfo
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.write_batch import WriteBatch
@@ -112,14 +113,21 @@ class DatabaseVerbs(Protocol):
         """
 
     def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted.
+        """Return the names of all indexes, sorted. Indexes that cannot be opened are included.
 
         >>> db.list_indexes()
         ['docs']
         """
 
+    def describe_indexes(self) -> list[IndexInfo]:
+        """Return settings and statistics of all indexes, sorted by name. A broken index has an ``error`` instead.
+
+        >>> [(info.name, info.stats.items, info.error) for info in db.describe_indexes()]
+        [('docs', 2, None)]
+        """
+
     def drop_index(self, name: str) -> None:
-        """Remove the index of that name and all its items. Running searches finish. Raises NotFoundError."""
+        """Remove the index of that name, even if it is broken. Running searches finish. Raises NotFoundError."""
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
@@ -306,9 +314,7 @@ class IndexVerbs(Protocol):
             if their vectors are near. ``"exact"``: fetch items until none can be missed, in the worst case all; only
             for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
 
-        Returns
-        -------
-        An iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError for invalid arguments.
+        Returns an iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError.
 
         >>> list(docs.search(np.uint8([0b0011]), weights=[1, 1, 0.5, 1, 1, 1, 1, 1], k=2))
         [Hit(id=7, distance=0.0), Hit(id=9, distance=0.5)]
@@ -343,11 +349,9 @@ class IndexVerbs(Protocol):
             combined with ``rerank="exact"``, nor over the network with any ``rerank``.
         threads : number of threads; the default is one per core. A server refuses this and uses its own threads.
 
-        Returns
-        -------
-        An answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded with id
-        2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a single
-        query, given without the first dimension, the arrays have one element per hit.
+        Returns an answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded
+        with id 2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a
+        single query, given without the first dimension, the arrays have one element per hit.
 
         >>> docs.search_batch(np.uint8([[0b0011], [0b1111]]), k=1).ids.tolist()
         [[7], [9]]

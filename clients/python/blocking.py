@@ -18,6 +18,7 @@ from whamming import aio
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
 from whamming.remote.portal import Portal, next_or_none, shared_portal
 from whamming.remote.tls import Tls
+from whamming.storage.index_info import IndexInfo
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.write_batch import WriteBatch
@@ -121,6 +122,10 @@ class RemoteDatabase(DatabaseVerbs):
     @verb
     def list_indexes(self) -> list[str]:
         return self._portal.run(self._database.list_indexes())
+
+    @verb
+    def describe_indexes(self) -> list[IndexInfo]:
+        return self._portal.run(self._database.describe_indexes())
 
     @verb
     def drop_index(self, name: str) -> None:

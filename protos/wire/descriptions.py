@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
-from whamming.storage import Encoder, IndexSettings, KeptVectors, StoreStats
-from whamming.v1 import index_pb2
+from whamming.storage import Encoder, IndexInfo, IndexSettings, KeptVectors, StoreStats
+from whamming.v1 import error_pb2, index_pb2
 from whamming.wire.enums import (
     BIT_ORDERS,
     BUCKETS,
@@ -18,6 +18,7 @@ from whamming.wire.enums import (
     TABLES,
     Words,
 )
+from whamming.wire.service_errors import error_of
 
 _CHOICES: Final[dict[str, Words[Any]]] = {
     "bit_order": BIT_ORDERS,
@@ -64,6 +65,18 @@ def index_message(name: str, settings: IndexSettings, encoder: Encoder | None, s
         encoder=None if encoder is None else _encoder_message(encoder),
         statistics=index_pb2.IndexStatistics(**vars(stats)),
     )
+
+
+def broken_index_message(name: str, reason: error_pb2.ErrorReason, message: str) -> index_pb2.Index:
+    """Return the message for an index that cannot be opened."""
+    return index_pb2.Index(name=name, problem=index_pb2.IndexProblem(reason=reason, message=message))
+
+
+def info_of(message: index_pb2.Index) -> IndexInfo:
+    """Return the entry of a listing."""
+    if message.HasField("problem"):
+        return IndexInfo(message.name, error=error_of(message.problem.reason, message.problem.message))
+    return IndexInfo(message.name, settings_of(message), stats_of(message.statistics))
 
 
 def stats_of(message: index_pb2.IndexStatistics) -> StoreStats:

@@ -9,17 +9,18 @@ from typing import Any, Final
 
 from whamming.native import WhammingError
 from whamming.native.costs import check_bits
+from whamming.server.failures import failure_of
 from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.methods import Context
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
-from whamming.storage import ClosedError, Encoder, NotFoundError, StoredIndex
+from whamming.storage import ClosedError, Database, Encoder, NotFoundError, StoredIndex
 from whamming.storage.database import existing_encoder
 from whamming.storage.settings import check_name
 from whamming.storage.vectors.fitting import check_fit
 from whamming.v1 import index_pb2
 from whamming.wire.columns import matrix_of
-from whamming.wire.descriptions import choices_of, index_message
+from whamming.wire.descriptions import broken_index_message, choices_of, index_message
 from whamming.wire.enums import ENCODER_KINDS
 from whamming.wire.fields import FieldError, in_field
 
@@ -97,7 +98,7 @@ class IndexService:
             indexes = []
             for name in listed:
                 with contextlib.suppress(NotFoundError, ClosedError):  # deleted in the meantime
-                    indexes.append(_description(database.index(name)))
+                    indexes.append(_listed(database, name))
             more = listed[-1] if len(names) > size else ""
             return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
 
@@ -159,6 +160,17 @@ class IndexService:
 
 def _description(index: StoredIndex) -> index_pb2.Index:
     return index_message(index.name, index.settings, index.encoder, index.stats())
+
+
+def _listed(database: Database, name: str) -> index_pb2.Index:
+    """Describe an index, or say why it cannot be opened. Raises NotFoundError and ClosedError only."""
+    try:
+        return _description(database.index(name))
+    except (NotFoundError, ClosedError):
+        raise
+    except Exception as error:  # one broken index must not hide the others
+        failure = failure_of(error)
+        return broken_index_message(name, failure.reason, failure.message)
 
 
 def _encoder_of(request: index_pb2.CreateIndexRequest) -> dict[str, Any]:

@@ -58,7 +58,13 @@ from whamming.storage.files.verifying import verify_file
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import IndexSettings
-from whamming.storage.storage_errors import AlreadyExistsError, FormatError, StorageError, StorageFullError
+from whamming.storage.storage_errors import (
+    AlreadyExistsError,
+    CorruptStoreError,
+    FormatError,
+    StorageError,
+    StorageFullError,
+)
 from whamming.storage.store.faults import point
 from whamming.storage.store.journal import JournalState, SealedSegment
 from whamming.storage.store.protocol import Progress, VerifyReport
@@ -80,6 +86,8 @@ class LmdbJournal:
         """Open the file in a directory. The caller ensures that only one process opens it for writing."""
         if not (path / "data.mdb").exists():
             raise FormatError(f"{path} is not an index: data.mdb is missing")
+        if (path / "data.mdb").stat().st_size == 0:  # LMDB would report it as missing
+            raise CorruptStoreError(f"{path / 'data.mdb'} is empty; restore a backup")
         self._path = path
         self._writer: IO[bytes] | None = None
         self._read_only = read_only

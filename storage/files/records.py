@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from whamming.native.arguments import as_whole
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import SEGMENT_ARRAYS
@@ -202,8 +203,25 @@ def unpack_manifest(record: Any) -> dict[str, Any]:
     _, _, size = _manifest_header.unpack_from(view)
     if size != view.nbytes - _manifest_header.size:
         raise CorruptStoreError("the manifest has the wrong length; restore a backup")
-    values: dict[str, Any] = json.loads(bytes(view[_manifest_header.size :]))
-    if values["format"] != FORMAT:
-        remedy = "upgrade whamming to open it" if values["format"] > FORMAT else "import its items into a new index"
-        raise FormatError(f"the index has format {values['format']}; this version reads format {FORMAT}: {remedy}")
+    try:
+        values: dict[str, Any] = json.loads(bytes(view[_manifest_header.size :]))
+        version = as_whole("format", values["format"])
+        if version == FORMAT:
+            _check_manifest(values)
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptStoreError(f"the manifest is invalid: {error}; restore a backup") from error
+    if version != FORMAT:
+        remedy = "upgrade whamming to open it" if version > FORMAT else "import its items into a new index"
+        raise FormatError(f"the index has format {version}; this version reads format {FORMAT}: {remedy}")
     return values
+
+
+def _check_manifest(values: dict[str, Any]) -> None:
+    """Raise an error of Python if a value is missing, has the wrong type or is out of range."""
+    IndexSettings.from_json(values["settings"])
+    numbers = [values["generation"], values["next_segment"], values["sealed"]]
+    for segment in values["segments"]:
+        numbers += segment["number"], segment["items"]
+    for number in numbers:
+        if not 0 <= as_whole("a number", number) < 2**63:
+            raise ValueError(f"{number} is not a count")

@@ -37,8 +37,9 @@ restore it."""
 
 def backup(args: argparse.Namespace) -> None:
     with open_directory(args.data) as database:
-        names = database.list_indexes()
         database.backup(args.to)
+    with open_directory(args.to) as copy:
+        names = copy.list_indexes()
     _say_copied(args.data, args.to, names, as_json=args.json)
 
 

@@ -24,6 +24,10 @@ CREATE_EXAMPLE = """\
 whamming create docs --bits 256 --bit-order big
 whamming create texts --encoder lsh --dim 768 --bits 1024 --keep-vectors float16 --metric cosine
 whamming create more --encoder-file docs.encoder"""
+LIST_TEXT = """\
+An index that cannot be opened is listed as broken. The reason is printed on standard error, or with --json as "error".
+The other indexes are listed all the same. If an index is broken, the exit code is 1; with --names it is 0. To remove a
+broken index: whamming drop NAME."""
 SEAL_TEXT = """\
 Recent writes have no hash tables yet and are searched by a sweep. They get tables automatically once there are enough
 of them. Seal builds the tables now, for example after a large import."""
@@ -65,7 +69,11 @@ fsync: a write returns once it is on disk; async: it returns earlier, and a cras
     add_target(parser)
 
     parser = commands(
-        "list", list_indexes, "list the indexes", example="whamming list\nwhamming list --json | jq .name"
+        "list",
+        list_indexes,
+        "list the indexes",
+        text=LIST_TEXT,
+        example="whamming list\nwhamming list --json | jq .name\nwhamming list --json | jq 'select(.error)'",
     )
     parser.add_argument("--names", action="store_true", help="print only the names, one per line")
     add_json(parser)
@@ -131,40 +139,53 @@ def _exists(database: AnyDatabase, name: str, error: AlreadyExistsError) -> Alre
 
 
 def list_indexes(args: argparse.Namespace) -> None:
-    """List indexes. Indexes that cannot be opened are reported after the others."""
+    """List indexes. Those that cannot be opened are listed as broken, and make the command fail at its end."""
     rows = []
     problems = []
     with opened(args) as database:
-        names = database.list_indexes()
         if args.names:
-            for name in names:
+            for name in database.list_indexes():
                 say_json({"name": name}) if args.json else say(name)
             return
-        for name in names:
+        for info in database.describe_indexes():
+            held, settings = info.stats, info.settings
+            if held is None or settings is None:
+                problems.append(f"index {info.name} cannot be opened: {info.error}")
+                values: dict[str, Any] = {"name": info.name, "error": str(info.error)}
+                rows.append((info.name, "broken", "", ""))
+            else:
+                values = {"name": info.name, "items": held.items, **settings.to_json(), "used_bytes": held.used_bytes}
+                rows.append((info.name, f"{held.items:,}", str(settings.bits), size(held.used_bytes)))
+            if args.json:
+                say_json(values)
+    if not args.json:
+        say_table(("NAME", "ITEMS", "BITS", "SIZE"), rows)
+    _report(problems)
+
+
+def stats(args: argparse.Namespace) -> None:
+    problems = []
+    with opened(args) as database:
+        if args.name is not None:
+            _say_stats(find_index(database, args.name), as_json=args.json)
+            return
+        for name in database.list_indexes():
             try:
-                index = database.index(name)
-                held, settings = index.stats(), index.settings
+                _say_stats(database.index(name), as_json=args.json)
             except NotFoundError:
                 continue  # dropped in the meantime
             except WhammingError as error:
                 problems.append(f"index {name} cannot be opened: {error}")
-                continue
-            if args.json:
-                say_json({"name": name, "items": held.items, **settings.to_json(), "used_bytes": held.used_bytes})
-            rows.append((name, f"{held.items:,}", str(settings.bits), size(held.used_bytes)))
-    if not args.json and (rows or not problems):
-        say_table(("NAME", "ITEMS", "BITS", "SIZE"), rows)
+    _report(problems)
+
+
+def _report(problems: list[str]) -> None:
+    """Print why indexes cannot be opened, and fail if there are any."""
     for problem in problems:
         note(problem)
     if problems:
         count = counted(len(problems), "index", "indexes")
         raise FailureError(f"{count} cannot be opened; to check the files: whamming verify --data DIR")
-
-
-def stats(args: argparse.Namespace) -> None:
-    with opened(args) as database:
-        for name in [args.name] if args.name is not None else database.list_indexes():
-            _say_stats(find_index(database, name), as_json=args.json)
 
 
 def seal(args: argparse.Namespace) -> None:

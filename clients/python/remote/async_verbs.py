@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Buckets, Budget, Hit, Plan, Stats, Tables
+from whamming.storage.index_info import IndexInfo
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.write_batch import WriteBatch
@@ -79,10 +80,13 @@ class AsyncDatabaseVerbs(Protocol):
         """Return the index of that name, and open it if necessary. Raises NotFoundError if there is none."""
 
     async def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted."""
+        """Return the names of all indexes, sorted. Indexes that cannot be opened are included."""
+
+    async def describe_indexes(self) -> list[IndexInfo]:
+        """Return settings and statistics of all indexes, sorted by name. A broken index has an ``error`` instead."""
 
     async def drop_index(self, name: str) -> None:
-        """Remove the index of that name and all its items. Running searches finish. Raises NotFoundError."""
+        """Remove the index of that name, even if it is broken. Running searches finish. Raises NotFoundError."""
 
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
@@ -235,9 +239,7 @@ class AsyncIndexVerbs(Protocol):
             if their vectors are near. ``"exact"``: fetch items until none can be missed, in the worst case all; only
             for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
 
-        Returns
-        -------
-        An iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError for invalid arguments.
+        Returns an iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError.
         """
 
     async def search_batch(
@@ -269,11 +271,9 @@ class AsyncIndexVerbs(Protocol):
             combined with ``rerank="exact"``, nor over the network with any ``rerank``.
         threads : number of threads; the default is one per core. A server refuses this and uses its own threads.
 
-        Returns
-        -------
-        An answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded with id
-        2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a single
-        query, given without the first dimension, the arrays have one element per hit.
+        Returns an answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded
+        with id 2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a
+        single query, given without the first dimension, the arrays have one element per hit.
         """
 
     async def flush(self) -> None:

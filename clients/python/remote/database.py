@@ -16,14 +16,14 @@ from whamming.remote.retries import Retries, once
 from whamming.remote.search import Connection
 from whamming.remote.session import Session
 from whamming.remote.status import local_only
-from whamming.storage import BitOrder, Durability, Encoder, KeptVectors, Kind, Metric, VerifyReport
+from whamming.storage import BitOrder, Durability, Encoder, IndexInfo, KeptVectors, Kind, Metric, VerifyReport
 from whamming.storage.store.protocol import Progress
 from whamming.storage.verbs import verb
 from whamming.v1 import index_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.v1.search_pb2_grpc import SearchServiceStub
-from whamming.wire.descriptions import settings_of
+from whamming.wire.descriptions import info_of, settings_of
 
 
 class Database(AsyncDatabaseVerbs):
@@ -96,15 +96,22 @@ class Database(AsyncDatabaseVerbs):
 
     @verb
     async def list_indexes(self) -> list[str]:
-        names: list[str] = []
+        return [index.name for index in await self._listed()]
+
+    @verb
+    async def describe_indexes(self) -> list[IndexInfo]:
+        return [info_of(index) for index in await self._listed()]
+
+    async def _listed(self) -> list[index_pb2.Index]:
+        indexes: list[index_pb2.Index] = []
         token = ""
         while True:
             request = index_pb2.ListIndexesRequest(page_size=1000, page_token=token)
             page = await self._retries.run(lambda request=request: self._indexes.ListIndexes(request))  # type: ignore[misc]
-            names += [index.name for index in page.indexes]
+            indexes += page.indexes
             token = page.next_page_token
             if not token:
-                return names
+                return indexes
 
     @verb
     async def drop_index(self, name: str) -> None:

@@ -19,6 +19,11 @@ def test_create_list_and_drop_indexes(database: AnyDatabase) -> None:
         assert name in repr(index)
     mine = set(names)
     assert [name for name in database.list_indexes() if name in mine] == sorted(names)
+    infos = [info for info in database.describe_indexes() if info.name in mine]
+    assert [(info.name, info.settings, info.error) for info in infos] == [
+        (name, IndexSettings(5 + names.index(name)), None) for name in sorted(names)
+    ]
+    assert [info.stats.items for info in infos if info.stats is not None] == [0, 0, 0]
     assert database.index(names[1]).settings.bits == 6
     database.drop_index(names[1])
     assert [name for name in database.list_indexes() if name in mine] == sorted(mine - {names[1]})

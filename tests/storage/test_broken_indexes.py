@@ -1,0 +1,122 @@
+"""A broken index is listed with the reason, can be dropped, and does not affect the other indexes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import whamming
+from tests.storage.broken import NAME, SOUND, WAYS, make_indexes
+from tests.storage.conftest import Place
+from whamming import StorageError, WhammingError
+from whamming.storage import AlreadyExistsError, CorruptStoreError, FormatError, NotFoundError
+from whamming.storage.files.lmdb_backend import LmdbBackend
+
+TYPES: dict[str, type[WhammingError]] = {"CORRUPT": CorruptStoreError, "FORMAT": FormatError}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with whamming.open(tmp_path / "db") as database:
+        make_indexes(database)
+    return tmp_path / "db"
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_broken_index_is_listed_with_its_error(path: Path, way: str, mode: Any) -> None:
+    break_index, reason = WAYS[way]
+    break_index(path / NAME)
+    with whamming.open(path, mode=mode) as database:
+        for _ in range(2):
+            assert database.list_indexes() == [SOUND[0], NAME, SOUND[1]]
+            first, broken, last = database.describe_indexes()
+            assert [first.name, broken.name, last.name] == database.list_indexes()
+            assert (broken.settings, broken.stats, type(broken.error)) == (None, None, TYPES[reason])
+            for info in (first, last):
+                assert info.error is None
+                assert info.stats is not None
+                assert info.stats.items == 2
+                assert info.settings == database.index(info.name).settings
+        with pytest.raises(TYPES[reason]) as caught:
+            database.index(NAME)
+        assert str(caught.value) == str(broken.error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_broken_index_can_be_dropped_and_created_again(path: Path, way: str) -> None:
+    WAYS[way][0](path / NAME)
+    with whamming.open(path) as database:
+        with pytest.raises(AlreadyExistsError, match=rf"{NAME}.* cannot be opened: .*drop it"):
+            database.create_index(NAME, 8)
+        database.drop_index(NAME)
+        assert database.list_indexes() == list(SOUND)
+        with pytest.raises(NotFoundError):
+            database.drop_index(NAME)
+        assert not [entry.name for entry in path.iterdir() if entry.name.startswith(".")]
+        database.create_index(NAME, 8)
+        assert [info.error for info in database.describe_indexes()] == [None] * 3
+
+
+def test_a_dropped_link_leaves_its_target_alone(path: Path, tmp_path: Path) -> None:
+    shutil.move(path / NAME, tmp_path / "elsewhere")
+    (path / NAME).symlink_to(tmp_path / "elsewhere")
+    with whamming.open(path) as database:
+        assert len(database.index(NAME)) == 2
+        database.drop_index(NAME)
+    assert (tmp_path / "elsewhere" / "data.mdb").exists()
+    assert not [entry.name for entry in path.iterdir() if entry.name.startswith(".")]
+
+
+def test_stray_files_are_neither_verified_nor_copied(path: Path, tmp_path: Path) -> None:
+    (path / "notes.txt").write_text("mine")
+    with whamming.open(path, mode="r") as database:
+        assert "notes.txt" in database.list_indexes()
+        assert all(report.ok for report in database.verify().values())
+    whamming.restore(path, tmp_path / "copy")
+    with whamming.open(tmp_path / "copy", mode="r") as copy:
+        assert copy.list_indexes() == sorted((*SOUND, NAME))
+
+
+@pytest.mark.parametrize("name", ["whamming.json", "writer.lock"])
+def test_files_of_the_database_are_not_indexes(path: Path, name: str) -> None:
+    with whamming.open(path) as database:
+        assert name not in database.list_indexes()
+        with pytest.raises(NotFoundError):
+            database.index(name)
+        with pytest.raises(NotFoundError):
+            database.drop_index(name)
+        with pytest.raises(AlreadyExistsError):
+            database.create_index(name, 8)
+
+
+def test_an_unexpected_error_of_a_store_is_listed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = LmdbBackend.open
+
+    def fail(self: LmdbBackend, place: Path, settings: Any, *, read_only: bool) -> Any:
+        if place.name == NAME:
+            raise ZeroDivisionError("a mistake")
+        return opened(self, place, settings, read_only=read_only)
+
+    monkeypatch.setattr(LmdbBackend, "open", fail)
+    with whamming.open(path) as database:
+        errors = {info.name: info.error for info in database.describe_indexes()}
+        assert (errors[SOUND[0]], errors[SOUND[1]]) == (None, None)
+        assert isinstance(errors[NAME], StorageError)
+        assert "a mistake" in str(errors[NAME])
+        database.drop_index(NAME)
+
+
+def test_every_store_describes_its_indexes(place: Place) -> None:
+    with place.open() as database:
+        database.create_index("b", 8)
+        database.create_index("a", 16)
+        infos = database.describe_indexes()
+        assert [(info.name, info.settings, info.error) for info in infos] == [
+            (name, database.index(name).settings, None) for name in ("a", "b")
+        ]
+    with pytest.raises(whamming.storage.ClosedError):
+        database.describe_indexes()
