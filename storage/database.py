@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
 from whamming.storage.directory import DEFAULT_STORE, Mode, WriterLock, clean_up, is_at, names_in, prepare, remove
-from whamming.storage.files.locks import sync
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
 from whamming.storage.index_info import IndexInfo
 from whamming.storage.settings import (
     BitOrder,
@@ -182,6 +182,7 @@ class Database(DatabaseVerbs):
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
                 self._backend.create(new, settings)
+                new.chmod(PRIVATE_DIRECTORY)  # whatever the store has chosen
                 if fitted is not None:
                     fitted.save(new / ENCODER_FILE)
                 read_encoder(new, settings)  # once the index has its name, it can be opened

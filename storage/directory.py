@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
-from whamming.storage.files.locks import sync, try_lock, unlock
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, try_lock, unlock
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
@@ -57,7 +57,7 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
         store_kind = store or DEFAULT_STORE
         if not backend(store_kind).persistent:
             raise InvalidArgumentError(f"store = {store_kind!r} cannot keep data in {path}; open ':memory:' instead")
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         _write_mark(mark, store_kind)
     except OSError as error:
         raise from_system(error, path) from error
@@ -96,8 +96,8 @@ def _is_foreign(path: Path) -> bool:
 def _write_mark(mark: Path, store: str) -> None:
     part = mark.with_name(f".{MARK}.{uuid.uuid4().hex}.new")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"format": FORMAT, "store": store}) + "\n")
+        with open_private(part, "wb") as file:
+            file.write(json.dumps({"format": FORMAT, "store": store}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError:

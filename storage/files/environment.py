@@ -11,7 +11,7 @@ from typing import IO, Any, ClassVar, Final
 
 import lmdb
 
-from whamming.storage.files.locks import try_lock, unlock
+from whamming.storage.files.locks import PRIVATE_FILE, try_lock, unlock
 from whamming.storage.storage_errors import ClosedError, StorageError, WriterBusyError
 
 MAP_SIZE: Final = 1 << 40
@@ -130,7 +130,7 @@ def lock_data_file(path: Path, *, shared: bool) -> IO[bytes]:
 
 
 def _open(path: Path, **options: bool) -> Any:
-    return lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, lib_version=0, **options)
+    return lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, mode=PRIVATE_FILE, lib_version=0, **options)
 
 
 def _allocate_lock_file(path: Path) -> None:
@@ -139,7 +139,7 @@ def _allocate_lock_file(path: Path) -> None:
     LMDB creates it as a sparse file and writes to it through a memory map. If the disk is full then, the process gets
     a signal and dies.
     """
-    handle = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         if os.fstat(handle).st_blocks * 512 < _LOCK_BYTES and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, _LOCK_BYTES)

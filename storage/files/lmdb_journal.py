@@ -28,7 +28,7 @@ import lmdb
 from whamming.native import InvalidArgumentError
 from whamming.storage.files.environment import Environment, lock_data_file
 from whamming.storage.files.lmdb_errors import translated, translated_errors
-from whamming.storage.files.locks import sync, unlock
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, PRIVATE_FILE, sync, unlock
 from whamming.storage.files.reading import (
     SegmentReader,
     check_file,
@@ -291,6 +291,7 @@ class LmdbJournal:
             make_directory(path)
             with translated_errors(path):
                 env.copy(str(path), compact=True)
+                (path / "data.mdb").chmod(PRIVATE_FILE)  # LMDB has no option for the mode of a copy
                 for written in (path / "data.mdb", path, path.parent):
                     sync(written)
 
@@ -304,7 +305,7 @@ class LmdbJournal:
 def make_directory(path: Path) -> None:
     """Create the directory of a new index."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True)
     except FileExistsError:
         raise AlreadyExistsError(f"{path} already exists; give a path that does not exist") from None
     except OSError as error:

@@ -1,4 +1,6 @@
-"""File locks, syncing to disk, and replacing files atomically.
+"""Private files, file locks, syncing to disk, and replacing files atomically.
+
+New files and directories are accessible to their owner only. The modes of existing ones are never changed.
 
 A lock belongs to an open file, so it also excludes other handles in the same process. The operating system releases
 the locks of a process that dies.
@@ -9,15 +11,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+
+PRIVATE_FILE: Final = 0o600
+"""The mode of new files."""
+PRIVATE_DIRECTORY: Final = 0o700
+"""The mode of new directories."""
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open a binary file. If it does not exist and the mode creates it, only its owner can access it."""
+    file: IO[bytes] = open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE))  # noqa: SIM115
+    return file
 
 
 def try_lock(path: Path, mode: str, *, shared: bool = False) -> IO[bytes] | None:
     """Open a file and lock it, exclusively or shared. Returns None if another lock on it prevents that."""
-    handle: IO[bytes] = path.open(mode)
+    handle = open_private(path, mode)
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -43,12 +57,18 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
-    """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one."""
+    """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one.
+
+    A file that replaces another one gets its mode.
+    """
     new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
     try:
         with contextlib.ExitStack() as closing:
-            files: list[IO[bytes]] = [closing.enter_context(path.open("wb")) for path in new]
+            files: list[IO[bytes]] = [closing.enter_context(open_private(path, "wb")) for path in new]
             yield files
+        for part, path in zip(new, paths, strict=True):
+            if path.exists():
+                part.chmod(stat.S_IMODE(path.stat().st_mode))
         for part in new:
             sync(part)
         if len(paths) > 1:

@@ -338,6 +338,8 @@ def test_a_reader_that_cannot_lock_does_not_read_next_to_a_writer(public: Path, 
         index.upsert(range(100), codes(100))
         model.upsert(range(100), codes(100))
         index.seal()
+        for one in (path, *path.rglob("*")):  # share the database with other users
+            one.chmod(0o755 if one.is_dir() else 0o644)
         (path / "docs").chmod(0o555)
         (path / "docs" / "lock.mdb").chmod(0o444)
         reader = spawn(path, mode="r", user=user)
