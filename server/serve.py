@@ -25,6 +25,7 @@ import uvloop
 from whamming.native import InvalidArgumentError, keep_memory
 from whamming.server.app import Server
 from whamming.server.config import Config
+from whamming.server.exposure import warnings_of
 from whamming.storage import StorageError
 
 log = logging.getLogger("whamming.server")
@@ -82,6 +83,8 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
                     reader = _Reader(shared, socket, number)
                     readers.append(reader)
                     await running.enter_async_context(reader)
+            for text in warnings_of(config):
+                log.warning(text)
             announce(server.address)
             await stopped.wait()
 
