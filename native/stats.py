@@ -12,6 +12,7 @@ from whamming.native._engine import ffi, lib
 from whamming.native.arguments import PLAN_NAMES, Plan
 from whamming.native.display import counted, table
 
+_BLOCK_CODES: Final[int] = lib.WH_BLOCK_CODES
 _RAW_STATS: Final = ffi.typeof("struct wh_stats[]")
 
 
@@ -45,7 +46,7 @@ class Stats(NamedTuple):
     @property
     def compared(self) -> int:
         """Codes compared, exactly or by a filter. A :class:`Budget` limits this number."""
-        return self.candidates + lib.WH_BLOCK_CODES * self.blocks
+        return self.candidates + _BLOCK_CODES * self.blocks
 
     def _repr_html_(self) -> str:
         return table(("statistic", "value"), self._asdict().items())
