@@ -43,12 +43,6 @@ def server(place: Path) -> Iterator[ServerProcess]:
         server.check_log()
 
 
-@pytest.fixture
-def stubs(server: ServerProcess) -> Iterator[Stubs]:
-    with server.stubs() as stubs:
-        yield stubs
-
-
 def itq(name: str, sample: NDArray[Any], bits: int = 64) -> index_pb2.CreateIndexRequest:
     encoder = index_pb2.EncoderSettings(kind=index_pb2.ENCODER_KIND_ITQ, sample=pack_matrix(sample))
     return index_pb2.CreateIndexRequest(name=name, settings=index_pb2.IndexSettings(bits=bits), encoder=encoder)
