@@ -9,7 +9,7 @@
 ([0, 1], [0.0, 2.0])
 """
 
-from whamming.native.arguments import Plan
+from whamming.native.arguments import Plan, Position
 from whamming.native.budget import Budget
 from whamming.native.costs import MAX_BITS, Costs
 from whamming.native.cursor import Cursor, Hit, StopReason
@@ -45,6 +45,7 @@ __all__ = [
     "OutOfMemoryError",
     "Part",
     "Plan",
+    "Position",
     "Simd",
     "Stats",
     "StopReason",

@@ -12,10 +12,16 @@ import numpy as np
 from whamming.native.errors import InvalidArgumentError
 
 Plan = Literal["auto", "probe", "sweep"]
+Position = tuple[float, int] | tuple[float, int, bytes]
+"""A position in the order of hits: the (distance, id) of a hit, or its (distance, id, sum), where sum is its exact
+distance as in :attr:`Cursor.sums`. Without the sum, if distances are rounded, all other hits with this distance are
+returned again."""
 
 PLAN_NAMES: Final[tuple[Plan, ...]] = get_args(Plan)
 UNLIMITED: Final = 2**64 - 1
 """The k of a search without a limit."""
+SUM_BYTES: Final = 16
+"""Size of an exact distance: a 128-bit integer, in units of the query."""
 _MAX_K: Final = 2**31 - 1
 _MAX_THREADS: Final = 256
 
@@ -100,12 +106,18 @@ def check_threads(threads: int | None) -> int:
     return whole
 
 
-def checked_place(after: tuple[float, int]) -> tuple[float, int]:
-    """Check a position in the order of hits: (distance, id)."""
+def checked_position(after: Position) -> tuple[float, int, bytes]:
+    """Check a position in the order of hits. Returns (distance, id, sum); the sum is empty if it was not given."""
     try:
-        distance, last_id = after[0], operator.index(after[1])
-        if len(after) == 2 and is_number(distance) and 0 <= last_id < 2**64:
-            return distance, last_id
-    except (TypeError, IndexError, KeyError):
+        distance, last_id, sum_of_costs = (*after, b"") if len(after) == 2 else after
+        last_id = operator.index(last_id)
+        if (
+            is_number(distance)
+            and 0 <= last_id < 2**64
+            and isinstance(sum_of_costs, bytes)
+            and len(sum_of_costs) in (0, SUM_BYTES)
+        ):
+            return distance, last_id, sum_of_costs
+    except (TypeError, ValueError):
         pass
     raise InvalidArgumentError(f"after = {after!r}; it must be the (distance, id) of a hit")

@@ -16,7 +16,13 @@ MAX_BITS: Final[int] = lib.WH_MAX_BITS
 _FLOAT, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _NUMBERS: Final = {_FLOAT: lib.WH_FLOAT, _DOUBLE: lib.WH_DOUBLE}
 _BYTES, _WORDS = ffi.typeof("uint8_t[]"), ffi.typeof("uint64_t[]")
-_LONGS, _INTS = ffi.typeof("int64_t[]"), ffi.typeof("int32_t[]")
+_SCALES = ffi.typeof("struct wh_scale[]")
+_SCALE: Final = np.dtype(
+    [("low", "u8"), ("high", "i8"), ("exponent", "i4"), ("shift", "u4"), ("rounded", "u4"), ("reserved", "u4")]
+)
+"""``struct wh_scale``; low and high are those of the floor."""
+_SAFE_SPAN: Final = 2.0**60
+"""Costs whose magnitudes differ by at most this factor can always be added up exactly."""
 
 
 def check_bits(bits: int) -> int:
@@ -58,48 +64,60 @@ def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
     return np.ascontiguousarray(array) if array.ndim else array
 
 
-class Costs:
-    """The costs of one query or of a batch, rounded once to integers.
+def shortened(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round computed cost tables ``[..., bits, 2]`` down to multiples of about 2^-40 of each query's largest cost.
 
-    Create them with :meth:`table`, :meth:`weights` or :meth:`hamming`. The distance of a code ``g`` to query ``i`` is
-    ``(floors[i] + sum of deltas[i, j] over the bits j where g differs from optimum[i]) / 2**exponents[i]``. The
-    division is exact, so distances are doubles without any further rounding.
+    The difference is far below the rounding errors of float32 vectors. All distances are then exact doubles, which is
+    also fastest.
+    """
+    _, exponents = np.frexp(np.abs(costs).max(axis=(-2, -1), keepdims=True))
+    return np.asarray(np.ldexp(np.floor(np.ldexp(costs, 40 - exponents)), exponents - 40))
+
+
+class Costs:
+    """The costs of one query or of a batch, as integers. Nothing is rounded.
+
+    Create them with :meth:`table`, :meth:`weights` or :meth:`hamming`. All costs of a query are whole multiples of its
+    unit, ``2**exponent``. In units, the distance of a code ``g`` to query ``i`` is ``floors[i]`` plus the sum of
+    ``deltas[i, j] * 2**shift + rests[i, j]`` over the bits ``j`` where ``g`` differs from ``optimum[i]``. Distances are
+    returned as the nearest doubles.
 
     Attributes
     ----------
     bits : length of the codes.
     single : whether this is one query; results then have no batch dimension.
     optimum : ``uint8 [q, ceil(bits / 8)]``, the cheapest code of each query.
-    deltas : ``uint64 [q, bits]``, the cost of differing from the cheapest code in each bit.
-    floors : ``int64 [q]``, the cost of the cheapest code.
-    exponents : ``int32 [q]``, the costs were multiplied by ``2**exponents``.
+    deltas : ``uint64 [q, bits]``, the cost of differing from the cheapest code in each bit, in steps of ``2**shift``.
+    rests : ``uint64 [q, bits]``, the rest of that cost, less than a step.
+    scales : ``[q]``, a structured array with the fields ``exponent``, ``shift`` and ``rounded``: whether some distances
+        have more than 53 digits, so that doubles do not hold them exactly.
     pointers : C pointers to these four arrays.
     """
 
-    __slots__ = ("bits", "deltas", "exponents", "floors", "optimum", "pointers", "single")
+    __slots__ = ("bits", "deltas", "optimum", "pointers", "rests", "scales", "single")
 
     def __init__(
         self,
         bits: int,
         optimum: NDArray[np.uint8],
         deltas: NDArray[np.uint64],
-        floors: NDArray[np.int64],
-        exponents: NDArray[np.int32],
+        rests: NDArray[np.uint64],
+        scales: NDArray[Any],
         *,
         single: bool,
     ) -> None:
-        """Wrap contiguous arrays of rounded costs. Users call the class methods."""
+        """Wrap contiguous arrays of converted costs. Users call the class methods."""
         self.bits = bits
         self.single = single
         self.optimum = optimum
         self.deltas = deltas
-        self.floors = floors
-        self.exponents = exponents
+        self.rests = rests
+        self.scales = scales
         self.pointers = (
             ffi.from_buffer(_BYTES, optimum),
             ffi.from_buffer(_WORDS, deltas),
-            ffi.from_buffer(_LONGS, floors),
-            ffi.from_buffer(_INTS, exponents),
+            ffi.from_buffer(_WORDS, rests),
+            ffi.from_buffer(_SCALES, scales),
         )
 
     @classmethod
@@ -108,14 +126,19 @@ class Costs:
             bits,
             np.empty((count, (bits + 7) // 8), dtype=np.uint8),
             np.empty((count, bits), dtype=np.uint64),
-            np.empty(count, dtype=np.int64),
-            np.empty(count, dtype=np.int32),
+            np.empty((count, bits), dtype=np.uint64),
+            np.empty(count, dtype=_SCALE),
             single=single,
         )
 
+    @property
+    def floors(self) -> list[int]:
+        """The cost of each query's cheapest code, in units."""
+        return [int(high) << 64 | int(low) for low, high in zip(self.scales["low"], self.scales["high"], strict=True)]
+
     @classmethod
     def table(cls, table: ArrayLike) -> Self:
-        """Round a cost table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: the cost of a stored 0 and of a stored 1.
+        """Convert a cost table ``[bits, 2]``, or ``[q, bits, 2]`` for a batch: the costs of a stored 0 and a stored 1.
 
         Costs may be negative, but must be finite. float32 and float64 arrays are read in place.
         """
@@ -128,7 +151,7 @@ class Costs:
         costs = cls._allocate(bits, count, single)
         failed = ffi.new("size_t *")
         number = _NUMBERS[array.dtype]
-        status = lib.wh_costs_round_tables(ffi.from_buffer(array), number, bits, count, *costs.pointers, failed)
+        status = lib.wh_costs_of_tables(ffi.from_buffer(array), number, bits, count, *costs.pointers, failed)
         if status == lib.WH_NOT_FINITE:
             rows = array.reshape(count, bits, 2)
             query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(rows))[0])
@@ -136,13 +159,12 @@ class Costs:
                 f"the cost of bit {bit} = {value} of query {query} is {rows[query, bit, value]}; "
                 "costs must be finite numbers"
             )
-        if status:
-            check(status, f"rounding the costs of query {failed[0]}")
+        _check_conversion(status, failed[0], array.reshape(count, 2 * bits))
         return costs
 
     @classmethod
     def weights(cls, code: ArrayLike, weights: ArrayLike) -> Self:
-        """Round the costs of a query code with weights: the cost of a mismatch in each bit.
+        """Convert the costs of a query code with weights: the cost of a mismatch in each bit.
 
         ``code``: packed ``uint8 [ceil(bits / 8)]``, or ``[q, ...]``. ``weights``: ``[q, bits]``, or ``[bits]`` to share
         them among all queries. A negative weight makes a mismatch cheaper than a match. float32 and float64 arrays are
@@ -163,7 +185,7 @@ class Costs:
             )
         costs = cls._allocate(bits, count, single=one_code and shared_weights)
         failed = ffi.new("size_t *")
-        status = lib.wh_costs_round_weights(
+        status = lib.wh_costs_of_weights(
             ffi.from_buffer(_BYTES, codes),
             len(codes) != count,
             ffi.from_buffer(mismatch),
@@ -180,8 +202,7 @@ class Costs:
             raise InvalidArgumentError(
                 f"the weight of bit {bit} of query {query} is {rows[query, bit]}; costs must be finite numbers"
             )
-        if status:
-            check(status, f"rounding the costs of query {failed[0]}")
+        _check_conversion(status, failed[0], mismatch.reshape(-1, bits))
         return costs
 
     @classmethod
@@ -196,8 +217,8 @@ class Costs:
             lengths.pop(),
             np.concatenate([costs.optimum for costs in several]),
             np.concatenate([costs.deltas for costs in several]),
-            np.concatenate([costs.floors for costs in several]),
-            np.concatenate([costs.exponents for costs in several]),
+            np.concatenate([costs.rests for costs in several]),
+            np.concatenate([costs.scales for costs in several]),
             single=False,
         )
 
@@ -212,7 +233,7 @@ class Costs:
         return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
 
     def __len__(self) -> int:
-        return len(self.floors)
+        return len(self.scales)
 
     def __getitem__(self, query: int | slice) -> Costs:
         """Return one query, or a slice as a smaller batch."""
@@ -224,10 +245,23 @@ class Costs:
             self.bits,
             np.ascontiguousarray(self.optimum[query]),
             np.ascontiguousarray(self.deltas[query]),
-            np.ascontiguousarray(self.floors[query]),
-            np.ascontiguousarray(self.exponents[query]),
+            np.ascontiguousarray(self.rests[query]),
+            np.ascontiguousarray(self.scales[query]),
             single=single,
         )
 
     def __repr__(self) -> str:
         return f"Costs({len(self)} x {self.bits} bits)"
+
+
+def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
+    """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: one per query, or one for all."""
+    if status == lib.WH_SPAN:
+        sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
+        least, most = float(sizes[sizes > 0].min()), float(sizes.max())
+        raise InvalidArgumentError(
+            f"the costs of query {query} range from {least:g} to {most:g}; their sums cannot be exact. "
+            f"Costs up to a factor of 2^60 apart always work: set costs below {most / _SAFE_SPAN:g} to 0"
+        )
+    if status:
+        check(status, f"converting the costs of query {query}")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native._engine import ffi, lib
-from whamming.native.arguments import UNLIMITED, Plan, check_count
+from whamming.native.arguments import SUM_BYTES, UNLIMITED, Plan, Position, check_count
 from whamming.native.budget import Budget, raw_budget
 from whamming.native.display import shortened, table
 from whamming.native.errors import InvalidArgumentError, check
@@ -62,7 +62,7 @@ class Cursor:
         k: int,
         radius: float | None,
         plan: Plan,
-        after: tuple[float, int] | None = None,
+        after: Position | None = None,
         payloads: Payloads | None = None,
     ) -> None:
         """Start the search. Users call :meth:`View.cursor` or :meth:`Index.cursor`."""
@@ -75,6 +75,10 @@ class Cursor:
         self._payloads = payloads
         self._pending: list[Hit] = []
         self._chunk = 1
+        self._rounded = bool(costs.scales["rounded"][0])
+        self.sums: NDArray[np.uint8] | None = None
+        """``[n, 16]``, the exact distances of the hits that the engine returned last; None if all distances are exact.
+        A row completes a hit's (distance, id) to its :data:`Position`."""
         self.stop: StopReason = "more"
         """Why the last call of :meth:`next` returned."""
 
@@ -110,6 +114,8 @@ class Cursor:
         n = min(n, self._remaining, self._view.n)
         ids = np.empty(n, dtype=np.uint64)
         distances = np.empty(n, dtype=np.float64)
+        if self._rounded:
+            self.sums = np.empty((n, SUM_BYTES), dtype=np.uint8)
         count = ffi.new("size_t *")
         stop = ffi.new("int *")
         check(
@@ -120,6 +126,7 @@ class Cursor:
                 int(eager),
                 ffi.from_buffer("uint64_t[]", ids),
                 ffi.from_buffer("double[]", distances),
+                ffi.NULL if self.sums is None else ffi.from_buffer("struct wh_sum[]", self.sums),
                 count,
                 stop,
             ),

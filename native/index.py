@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
-from whamming.native.arguments import Plan, as_whole, check_threads
+from whamming.native.arguments import Plan, Position, as_whole, check_threads
 from whamming.native.budget import Budget
 from whamming.native.costs import Costs, as_codes, check_bits
 from whamming.native.cursor import Cursor
@@ -287,11 +287,11 @@ class Index:
         radius: float | None = None,
         plan: Plan = "auto",
         *,
-        after: tuple[float, int] | None = None,
+        after: Position | None = None,
     ) -> Cursor:
         """Start a search of one query that returns hits as soon as they are proven.
 
-        ``after``: return only hits after this (distance, id), to resume an earlier search.
+        ``after``: return only hits after this :data:`Position`, to resume an earlier search.
         """
         return View([Part(self)], self.bits).cursor(costs, k, radius, plan, after=after)
 

@@ -12,6 +12,7 @@ A ``Laboratory`` is immutable and may be used from many threads; every call rele
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -289,9 +290,13 @@ def _constant(names: dict[str, int], name: str, what: str) -> int:
 
 
 def _scaled(costs: Costs, sums: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Convert integer sums to distances: (floor + sum) / 2^exponent."""
-    total = costs.floors[:, None] + sums.astype(np.int64)
-    return np.asarray(np.ldexp(total.astype(np.float64), -costs.exponents[:, None]))
+    """Convert sums of steps to distances. They are exact, unless the query's distances are rounded."""
+    exponents = costs.scales["exponent"].astype(np.int64)
+    floors = np.array(
+        [math.ldexp(floor, int(exponent)) for floor, exponent in zip(costs.floors, exponents, strict=True)]
+    )
+    steps = np.ldexp(sums.astype(np.float64), (exponents + costs.scales["shift"])[:, None])
+    return np.asarray(floors[:, None] + steps)
 
 
 def _with_distances(answers: Answers, distances: NDArray[np.float64]) -> Answers:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native._engine import ffi, lib
-from whamming.native.arguments import Plan, check_k, check_plan, check_threads, check_wanted
+from whamming.native.arguments import Plan, Position, check_k, check_plan, check_threads, check_wanted
 from whamming.native.budget import Budget
 from whamming.native.costs import Costs
 from whamming.native.cursor import Cursor, Payloads
@@ -230,12 +230,12 @@ class View:
         radius: float | None = None,
         plan: Plan = "auto",
         *,
-        after: tuple[float, int] | None = None,
+        after: Position | None = None,
         payloads: Payloads | None = None,
     ) -> Cursor:
         """Start a search of one query that returns hits as soon as they are proven.
 
-        ``after``: return only hits after this (distance, id), to resume an earlier search.
+        ``after``: return only hits after this :data:`Position`, to resume an earlier search.
         ``payloads``: looks up the payloads of the hits that iteration yields.
         """
         self._check_costs(costs)

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Answer, Budget, Costs, Cursor, Hit, InvalidArgumentError, Plan, Stats, StopReason
 from whamming.native.arguments import UNLIMITED, as_whole
+from whamming.native.costs import shortened
 from whamming.native.cursor import Payloads
 from whamming.native.view import padded
 from whamming.storage.settings import IndexSettings
@@ -95,7 +96,8 @@ class Bound:
         projected = encoder.project(query)
         apart = np.square(projected)
         ones = projected > 0
-        self.costs = Costs.table(np.stack([np.where(ones, apart, 0), np.where(ones, 0, apart)], axis=-1))
+        table = np.stack([np.where(ones, apart, 0), np.where(ones, 0, apart)], axis=-1)
+        self.costs = Costs.table(shortened(table))  # not more than the true costs: the bound stays valid
         self._slack = _SLACK * float(apart.sum())
         self._stretch = encoder.stretch
 
@@ -106,6 +108,9 @@ class Bound:
 
 class Reranked:
     """A search whose hits are in order of (distance by the metric, id). One thread at a time may use it."""
+
+    sums = None
+    """As in a cursor of the engine. A re-ranked search cannot be resumed, so it needs none."""
 
     def __init__(
         self,

@@ -294,8 +294,6 @@ class IndexVerbs(Protocol):
     ) -> SearchVerbs:
         """Search for one query. Hits come in order of (distance, id), each as soon as it is proven.
 
-        Over the network, a search resumes automatically after a dropped connection.
-
         Parameters
         ----------
         code : the packed code of the query, ``uint8 [ceil(bits / 8)]`` in the index's bit order.
@@ -308,13 +306,15 @@ class IndexVerbs(Protocol):
         radius : return only hits with at most this distance.
         plan : ``"auto"``, ``"probe"`` or ``"sweep"``; the hits are the same, the time is not.
         payloads : return the items' payloads with the hits.
-        after : return only hits after this (distance, id) of a hit, to continue an earlier search.
+        after : return only hits after this (distance, id) of a hit, to continue an earlier search. Distances of more
+            than 53 binary digits are rounded; then other hits with the same distance are returned again.
         rerank : rank hits by the vectors that the index keeps, and return distances by its metric. A number, 1 to
             1,000,000: rank the ``k * rerank`` nearest items by code. This is approximate: other items are missed even
             if their vectors are near. ``"exact"``: fetch items until none can be missed, in the worst case all; only
             for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
 
-        Returns an iterator of hits. The search runs while hits are fetched. Raises InvalidArgumentError.
+        Returns an iterator of hits. The search runs while hits are fetched. A remote search continues after a dropped
+        connection. Raises InvalidArgumentError.
 
         >>> list(docs.search(np.uint8([0b0011]), weights=[1, 1, 0.5, 1, 1, 1, 1, 1], k=2))
         [Hit(id=7, distance=0.0), Hit(id=9, distance=0.5)]

@@ -15,16 +15,16 @@
  *
  * A typical program:
  *
- *   wh_costs_round_weights    round the query's costs to integers
+ *   wh_costs_of_weights       convert the query's costs to integers
  *   wh_build, wh_index_open   build the arrays, open an index over them
  *   wh_planner_create         optional: lets searches learn which plan is faster
  *   wh_cursor_open, _next     search, as many hits at a time as wanted; or wh_search_batch for many queries
  *   wh_cursor_close, wh_planner_free, wh_index_close, wh_arrays_free
  *
- * Exactness. A query's costs are rounded once to integers (wh_costs_round_tables). After that, distances, bounds and
- * their comparisons are in integers. Hits are in total order by (distance, id). The order is the same for every plan,
- * array layout, instruction set and number of threads. All sums stay within 2^53. A distance is returned as a double:
- * the integer divided by a power of two, without rounding. Doubles therefore compare as the integers do.
+ * Exactness. Hits are in total order by (distance, id), where the distance is the exact sum of the given costs: costs
+ * become integers without rounding (wh_costs_of_tables), and sums are computed and compared as integers of 128 bits. A
+ * distance is returned as the double nearest to that sum; different sums may round to the same double. The order is the
+ * same for every plan, array layout, instruction set and number of threads.
  *
  * Codes. Bit i of a code is in byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored.
  *
@@ -44,7 +44,8 @@ enum wh_status {
     WH_VERSION = 5,    /* the arrays have a format version that this build does not read */
     WH_NO_TABLES = 6,  /* WH_PROBE was requested, but no part has tables */
     WH_TOO_LARGE = 7,  /* n x tables exceeds 2^32 - 1, the limit of the single layout */
-    WH_OVERFLOW = 8    /* a distance would exceed the range of a double */
+    WH_OVERFLOW = 8,   /* a distance would exceed the range of a double */
+    WH_SPAN = 9        /* the costs differ so much in magnitude that their sums do not fit in 126 bits */
 };
 
 /* The meaning of a status, in English. Never NULL; the text is static. */
@@ -71,41 +72,55 @@ enum wh_limits {
 /* -- Costs ----------------------------------------------------------------------------------------------------------
  *
  * A query is a cost table of bits x 2 finite numbers: for each bit, the cost of a stored 0 and of a stored 1. The
- * distance of a code is the sum of the costs of its bits. Rounding reduces the table to
+ * distance of a code is the sum of the costs of its bits. All costs of a query are multiples of some power of two, its
+ * unit. In units, costs are integers, and
  *
- *     distance(g) = (floor + sum of delta[i] over the bits where g differs from optimum) / 2^exponent
+ *     distance(g) = (floor + sum of (delta[i] x 2^shift + rest[i]) over the bits where g differs from optimum) x 2^exponent
  *
- * with nonnegative integer deltas. The engine computes with nothing else. `optimum` is the cheapest possible code, and
- * `floor` is its cost.
+ * with nonnegative integers delta[i] and rest[i] < 2^shift. The engine computes with nothing else. `optimum` is the
+ * cheapest possible code, and `floor` is its cost. The deltas, in steps of 2^shift units, add up to less than 2^63.
+ * Nearly all work is done with them. The rests matter only where sums of steps are close.
  */
 
 /* Type of the given costs. */
 enum wh_number { WH_DOUBLE = 0, WH_FLOAT = 1 };
 
-/* Round `count` consecutive cost tables of bits x 2 numbers (row-major, any alignment). Each cost becomes
- *
- *     rint(cost x 2^exponent), ties to even;  exponent = 53 - x - ceil(log2(bits))
- *
- * where x is the smallest integer such that every |cost| < 2^x. So no sum leaves [-2^53, 2^53]. If all costs are 0, the
- * exponent is 0. If both costs of a bit round to the same integer, its optimum and delta are 0.
- *   type       enum wh_number
- *   optima     out: count x ceil(bits / 8) bytes
- *   deltas     out: count x bits
- *   floors     out: count
- *   exponents  out: count
- *   failed     out: the number of the table that caused WH_NOT_FINITE or WH_OVERFLOW
- * Failures: WH_ARGUMENT (bits, type), WH_NOT_FINITE, WH_OVERFLOW. The outputs are unspecified after the last two.
- * Thread-safe. */
-int wh_costs_round_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
-                          uint64_t *deltas, int64_t *floors, int32_t *exponents, size_t *failed);
+/* An exact sum of costs, in units: high x 2^64 + low. */
+struct wh_sum {
+    uint64_t low;
+    int64_t high;
+};
+
+struct wh_scale {
+    struct wh_sum floor;
+    int32_t exponent;
+    uint32_t shift;   /* 0 .. 63; if 0, all rests are 0 */
+    uint32_t rounded; /* 1: some sums have more than 53 digits, so their distances may be rounded */
+    uint32_t reserved;
+};
+
+/* Convert `count` consecutive cost tables of bits x 2 numbers (row-major, any alignment). The unit is the highest power
+ * of two of which all costs are multiples. WH_SPAN: let every |cost| be below 2^x and the unit 2^y; then
+ * x - y + 1 + ceil(log2(bits)) exceeds 126. This cannot happen if the largest |cost| is at most 2^60 times the smallest
+ * that is not 0. If both costs of a bit are equal, its optimum, delta and rest are 0.
+ *   type    enum wh_number
+ *   optima  out: count x ceil(bits / 8) bytes
+ *   deltas  out: count x bits
+ *   rests   out: count x bits
+ *   scales  out: count
+ *   failed  out: the number of the table that caused WH_NOT_FINITE, WH_SPAN or WH_OVERFLOW
+ * Failures: WH_ARGUMENT (bits, type), WH_NOT_FINITE, WH_SPAN, WH_OVERFLOW. The outputs are unspecified after the last
+ * three. Thread-safe. */
+int wh_costs_of_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
+                       uint64_t *deltas, uint64_t *rests, struct wh_scale *scales, size_t *failed);
 
 /* The same for queries given as a code (ceil(bits / 8) bytes) and one weight per bit: the cost of a mismatch in that
  * bit, possibly negative. The result is that of the cost table in which a match costs 0 and a mismatch its weight.
  *   shared_code     1: `codes` holds one code, shared by all queries
  *   shared_weights  1: `weights` holds one row, shared by all queries */
-int wh_costs_round_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights,
-                           uint32_t type, uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas,
-                           int64_t *floors, int32_t *exponents, size_t *failed);
+int wh_costs_of_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights, uint32_t type,
+                        uint32_t bits, size_t count, uint8_t *optima, uint64_t *deltas, uint64_t *rests,
+                        struct wh_scale *scales, size_t *failed);
 
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  *
@@ -240,24 +255,33 @@ struct wh_part {
     uint64_t dead_count; /* bits set in `dead` */
 };
 
+/* Where a search starts. */
+enum wh_after {
+    WH_BEGINNING = 0,      /* at the first hit */
+    WH_AFTER_DISTANCE = 1, /* after the hit (after_distance, after_id). If the query's distances are rounded, that does
+                              not tell its position: all other hits with this distance are returned again */
+    WH_AFTER_SUM = 2       /* after the hit (after_sum, after_id) in the total order */
+};
+
 /* One query. wh_cursor_open copies everything that is pointed to. */
 struct wh_search {
-    const uint8_t *optimum; /* this and the next three: results of rounding */
+    const uint8_t *optimum; /* this and the next three: the converted costs */
     const uint64_t *delta;
-    int64_t floor;
-    int32_t exponent;
+    const uint64_t *rest;
+    struct wh_scale scale;
     uint32_t plan;    /* enum wh_plan */
+    uint32_t resumed; /* enum wh_after */
     uint64_t k;       /* maximum number of hits; UINT64_MAX: no limit */
-    double radius;    /* maximum distance, inclusive; +infinity: no limit. Not NaN */
-    uint32_t resumed; /* 1: only hits after (after_distance, after_id) in the total order */
+    double radius;    /* maximum distance, as returned, inclusive; +infinity: no limit. Not NaN */
     double after_distance;
+    struct wh_sum after_sum;
     uint64_t after_id;
 };
 
 /* Fill `count` searches that differ only in their costs and are not resumed. The arrays of costs have the layout that
- * the rounding functions write. The searches point into these arrays, which must outlive them. */
+ * the conversions write. The searches point into these arrays, which must outlive them. */
 void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, const uint8_t *optima,
-                      const uint64_t *deltas, const int64_t *floors, const int32_t *exponents, uint32_t plan,
+                      const uint64_t *deltas, const uint64_t *rests, const struct wh_scale *scales, uint32_t plan,
                       uint64_t k, double radius);
 
 /* Why wh_cursor_next returned. */
@@ -290,7 +314,7 @@ struct wh_stats {
 };
 
 /* Open a cursor. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
- * Memory of a cursor: up to 400 KiB for the query's tables; per part 16 bytes x min(k, n, 65536), and while the part is
+ * Memory of a cursor: up to 530 KiB for the query's tables; per part 24 bytes x min(k, n, 65536), and while the part is
  * probed up to 32 MiB for queues (usually a few KiB). wh_cursor_close frees all of it.
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
 int wh_cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, wh_cursor **cursor);
@@ -299,17 +323,18 @@ void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
 /* Return the next hits, at most `capacity`. Each is proven to be the next in the total order by (distance, id).
  *   budget  limits of this call; NULL: none
  *   eager   1: return as soon as at least one hit is proven; 0: fill the capacity if possible
+ *   sums    out: the exact distances of the hits, for WH_AFTER_SUM. May be NULL
  *   count   out: number of hits; always set
  *   stop    out: enum wh_stop; always set
  * Failures: WH_MEMORY, WH_CORRUPT. The cursor can then only be closed. */
 int wh_cursor_next(wh_cursor *cursor, size_t capacity, const struct wh_budget *budget, int eager, uint64_t *ids,
-                   double *distances, size_t *count, int *stop);
+                   double *distances, struct wh_sum *sums, size_t *count, int *stop);
 
 /* Write the best hits found so far that have not been returned, proven or not, in order. After a budget has run out,
  * they are the best guess at the rest of the answer. Does not change the cursor. Failures: WH_MEMORY. */
 int wh_cursor_guess(const wh_cursor *cursor, size_t capacity, uint64_t *ids, double *distances, size_t *count);
 
-/* A lower bound on the distances of all items that have yet to be returned. +infinity: there are none. */
+/* A lower bound on the distances, as returned, of all items that have yet to be returned. +infinity: there are none. */
 double wh_cursor_bound(const wh_cursor *cursor);
 
 /* Make a running or later wh_cursor_next return WH_CANCELLED soon (well under a millisecond). This is the only function

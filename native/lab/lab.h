@@ -35,7 +35,7 @@ enum lab_status {
     LAB_ARGUMENT = 2,  /* an argument is outside its documented range */
     LAB_TOO_LONG = 3,  /* a substring has more than LAB_MAX_SUBSTRING_BITS bits: use more tables */
     LAB_TOO_LARGE = 4, /* n x tables is 2^32 or more: use fewer tables or split the codes */
-    LAB_COST = 5       /* a query's deltas add up to 2^62 or more: round its costs to fewer bits */
+    LAB_COST = 5       /* a query's deltas add up to 2^63 or more: round its costs to fewer bits */
 };
 
 /* The meaning of a status, in English. Never NULL; the text is static. */

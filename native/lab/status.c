@@ -14,7 +14,7 @@ const char *lab_status_text(int status) {
     case LAB_TOO_LARGE:
         return "codes x tables reaches 2^32; use fewer tables or split the codes";
     case LAB_COST:
-        return "a query's deltas add up to 2^62 or more; round its costs to fewer bits";
+        return "a query's deltas add up to 2^63 or more; round its costs to fewer bits";
     default:
         return "unknown status";
     }

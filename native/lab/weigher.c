@@ -20,7 +20,7 @@ void lab_weigher_free(struct lab_weigher *weigher) {
 }
 
 int lab_check_deltas(const uint64_t *deltas, uint32_t bits) {
-    const uint64_t limit = UINT64_C(1) << 62;
+    const uint64_t limit = UINT64_C(1) << 63;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < bits; i++) {
         if (deltas[i] >= limit - sum) return LAB_COST;

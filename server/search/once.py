@@ -22,6 +22,7 @@ _FIELDS: Final = {
     "tables": "table",
     "vectors": "vector",
     "after_distances": "after.distance",
+    "after_sums": "after.sum",
 }
 """Fields of QueryBatch that have another name in SearchOnceRequest, for error messages."""
 
@@ -65,6 +66,7 @@ def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
     if request.HasField("after"):
         batch.after_distances.append(request.after.distance)
         batch.after_ids.uint64 = np.array([request.after.id], "<u8").tobytes()
+        batch.after_sums.append(request.after.sum)
     batch.options.CopyFrom(request.options)
     batch.options.ClearField("credit")
     return batch

@@ -53,6 +53,7 @@ PAYLOADS_TOGETHER: Final = 32
 """Number of payloads that are read at a time, at most 2 MiB, until a chunk is full."""
 _NO_IDS: Final = np.empty(0, dtype=np.uint64)
 _NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
+_NO_HITS: Final[tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.uint8] | None]] = _NO_IDS, _NO_DISTANCES, None
 
 
 class State(enum.Enum):
@@ -72,6 +73,10 @@ class QueryCursor(Protocol):
         self, n: int, *, budget: Budget | None = None, eager: bool = False
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the next hits."""
+
+    @property
+    def sums(self) -> NDArray[np.uint8] | None:
+        """The exact distances of the hits that :meth:`next` returned; None if they need none."""
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best unproven hits."""
@@ -154,7 +159,7 @@ class Query:
         self._lease: SnapshotLease | None = None
         self._sent = 0
         self._worked = 0.0
-        self._unsent = _NO_IDS, _NO_DISTANCES  # proven hits whose payloads did not fit into the last chunk
+        self._unsent = _NO_HITS  # proven hits whose payloads did not fit into the last chunk
 
     @property
     def flow(self) -> Flow:
@@ -274,29 +279,31 @@ class Query:
             wanted = min(wanted, self._credit)
             if wanted == 0:
                 return False
-        start = time.perf_counter()
-        ids, distances = self._unsent
+        start, last_sum = time.perf_counter(), b""
+        ids, distances, sums = self._unsent
         if not len(ids):
             ids, distances = cursor.next(wanted, budget=self._budget(seconds, cursor), eager=self._sent == 0)
+            sums = cursor.sums
         payloads: Sequence[bytes] | None = None
         if options.payloads:
             payloads = self._payloads(ids)
             fits = len(payloads)
-            self._unsent = ids[fits:], distances[fits:]
+            self._unsent = ids[fits:], distances[fits:], None if sums is None else sums[fits:]
             ids, distances = ids[:fits], distances[:fits]
         self._worked += time.perf_counter() - start
         if len(ids):
             self._sent += len(ids)
             if options.rerank is None:
-                self.after = float(distances[-1]), int(ids[-1])
+                last_sum = b"" if sums is None else sums[len(ids) - 1].tobytes()
+                self.after = float(distances[-1]), int(ids[-1]), last_sum
             with self.call.lock:
                 if self._credit is not None:
                     self._credit -= len(ids)
         reason = self._finished(cursor)
         if reason is not None:
-            return self.end(reason, ids, distances, payloads)
+            return self.end(reason, ids, distances, payloads, last_sum=last_sum)
         if len(ids):
-            self.call.send(results.chunk(self.id, ids, distances, self._bound(cursor), payloads))
+            self.call.send(results.chunk(self.id, ids, distances, self._bound(cursor), payloads, last_sum=last_sum))
         return False
 
     def _finished(self, cursor: QueryCursor) -> EndReason | None:
@@ -351,6 +358,7 @@ class Query:
         distances: NDArray[np.float64] = _NO_DISTANCES,
         payloads: Sequence[bytes] | None = None,
         failure: Failure | None = None,
+        last_sum: bytes = b"",
     ) -> bool:
         """Send the last hits and the end. Returns True."""
         bound, stats, guess, exact = -np.inf, None, None, True
@@ -368,5 +376,5 @@ class Query:
         finished = reason in (results.COMPLETE, results.EXHAUSTED)
         resume = None if finished else self.after
         end = End(self.id, reason, finished and exact, stats, self.elapsed, resume, failure, guess)
-        self.call.send(results.chunk(self.id, ids, distances, bound, payloads, end))
+        self.call.send(results.chunk(self.id, ids, distances, bound, payloads, end, last_sum))
         return True

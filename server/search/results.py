@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Stats
+from whamming.native import Position, Stats
+from whamming.native.arguments import checked_position
 from whamming.server.failures import Failure
 from whamming.v1 import search_pb2
 from whamming.wire.columns import payload_list_column
@@ -40,7 +41,7 @@ class End(NamedTuple):
     stats: Stats | None = None
     """None: not requested, or the query had not begun."""
     elapsed: float = 0.0
-    resume: tuple[float, int] | None = None
+    resume: Position | None = None
     failure: Failure | None = None
     guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
 
@@ -61,6 +62,8 @@ class Results(NamedTuple):
     payloads: Sequence[bytes] | None = None
     """One per hit. None: not requested."""
     ends: Sequence[End] = ()
+    last_sums: Sequence[bytes] | None = None
+    """One per chunk: the exact distance of the last hit. None: the query cannot continue after it, or needs none."""
 
     @property
     def nbytes(self) -> int:
@@ -76,10 +79,12 @@ def chunk(
     bound: float,
     payloads: Sequence[bytes] | None = None,
     end: End | None = None,
+    last_sum: bytes = b"",
 ) -> Results:
     """Return a chunk of hits of one query."""
     data = ids.astype("<u8", copy=False).tobytes(), distances.astype("<f8", copy=False).tobytes()
-    return Results((query_id,), (len(ids),), *data, (bound,), payloads, () if end is None else (end,))
+    ends = () if end is None else (end,)
+    return Results((query_id,), (len(ids),), *data, (bound,), payloads, ends, (last_sum,) if last_sum else None)
 
 
 def ends(ended: Sequence[End]) -> Results:
@@ -109,6 +114,9 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
         for some in results:
             payloads += [b""] * sum(some.counts) if some.payloads is None else some.payloads
         message.payloads.CopyFrom(payload_list_column(payloads))
+    if any(some.last_sums is not None for some in results):
+        for some in results:
+            message.last_sums.extend([b""] * len(some.counts) if some.last_sums is None else some.last_sums)
     return message
 
 
@@ -125,7 +133,7 @@ def _set_ends(message: search_pb2.QueryEnds, ended: Sequence[End]) -> None:
     for query_id, resume, failure, guess in zip(query_ids, resumes, failures, guesses, strict=True):
         if resume is not None:
             token = message.resumes.add(query_id=query_id).token
-            token.distance, token.id = resume
+            token.distance, token.id, token.sum = checked_position(resume)
         if failure is not None:
             message.errors.add(
                 query_id=query_id,

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Costs, InvalidArgumentError
-from whamming.native.costs import as_array, check_bits
+from whamming.native.costs import as_array, check_bits, shortened
 from whamming.storage.files.locks import replacing
 from whamming.storage.files.records import checked, with_checksum
 from whamming.storage.settings import check_choice
@@ -48,6 +48,8 @@ Form = Literal["asymmetric", "inner", "symmetric"]
 ``inner``: ``|p_i(q)|`` if v differs from the query's own bit. This gives exactly the order of the inner product of p(q)
 with the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distance``.
 ``symmetric``: 1, or a weight per bit, if v differs from the query's own bit. This is the (weighted) Hamming distance.
+
+Costs of the first two forms are rounded down to multiples of about 2^-40 of the query's largest cost.
 """
 
 FORMAT: Final = 1
@@ -227,10 +229,10 @@ class Encoder:
                 raise InvalidArgumentError(
                     f"costs = 'asymmetric', but {self!r} was fitted without a sample; fit it to one, or use 'inner'"
                 )
-            return np.asarray((self.project(vectors)[..., None] - self.expected) ** 2)
+            return shortened((self.project(vectors)[..., None] - self.expected) ** 2)
         projected = self.project(vectors)
         if chosen == "inner":
-            return np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1)
+            return shortened(np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1))
         each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)
         if each.shape != (self.bits,):
             raise InvalidArgumentError(f"weights have shape {each.shape}; give one per bit, [{self.bits}]")

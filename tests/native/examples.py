@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -28,11 +28,6 @@ LAYOUTS: tuple[tuple[Tables, Buckets], ...] = (
 CodeKind = Literal["uniform", "clustered", "duplicated", "equal", "sparse"]
 IdKind = Literal["rows", "shuffled", "scattered"]
 WeightKind = Literal[
-    "random", "zero", "equal", "negative", "huge", "denormal", "integers", "dominated", "both", "farthest", "fractions"
-]
-CODE_KINDS: tuple[CodeKind, ...] = ("uniform", "clustered", "duplicated", "equal", "sparse")
-ID_KINDS: tuple[IdKind, ...] = ("rows", "shuffled", "scattered")
-WEIGHT_KINDS: tuple[WeightKind, ...] = (
     "random",
     "zero",
     "equal",
@@ -44,7 +39,15 @@ WEIGHT_KINDS: tuple[WeightKind, ...] = (
     "both",
     "farthest",
     "fractions",
-)
+    "spread",
+    "near",
+    "cancelling",
+]
+CODE_KINDS: tuple[CodeKind, ...] = ("uniform", "clustered", "duplicated", "equal", "sparse")
+ID_KINDS: tuple[IdKind, ...] = ("rows", "shuffled", "scattered")
+WEIGHT_KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
+TABLE_KINDS: tuple[WeightKind, ...] = ("both", "cancelling")
+"""Costs that a code and weights cannot express."""
 
 MAX_CELLS = 1_500_000  # codes x bits of one example; keeps the oracle fast
 FEW_KEYS = 1 << 15  # in all tables together; a probe of all of them takes milliseconds
@@ -135,6 +138,9 @@ def make_table(kind: WeightKind, code: Codes, bits: int, rng: np.random.Generato
     """Return a cost table ``[bits, 2]``: the cost of a stored 0 and of a stored 1."""
     if kind == "both":
         return rng.normal(size=(bits, 2)) * float(rng.choice([1e-9, 1.0, 1e9]))
+    if kind == "cancelling":  # both costs of a bit are huge, their difference is tiny
+        base = np.ldexp(rng.choice([1.0, -1.5]), rng.integers(0, 60, bits))
+        return np.stack([base, base + np.spacing(base) * rng.integers(-3, 4, bits)], axis=1)
     weights: Floats
     match kind:
         case "zero":
@@ -144,18 +150,24 @@ def make_table(kind: WeightKind, code: Codes, bits: int, rng: np.random.Generato
         case "negative":
             weights = rng.normal(size=bits)
         case "huge":
-            weights = rng.choice([1e30, 1e-30, -1e30, 7e29, 0.0], size=bits)
+            weights = rng.choice([1e30, 1e12, -1e30, 7e29, 0.0], size=bits)
         case "denormal":
             weights = rng.integers(0, 9, bits).astype(np.float64) * 5e-324
         case "integers":
             weights = rng.integers(0, 4, bits).astype(np.float64)
         case "dominated":
             weights = rng.random(bits)
-            weights[rng.integers(bits)] = rng.choice([1e4, 1e9, 1e25])
+            weights[rng.integers(bits)] = rng.choice([1e4, 1e9, 1e15])
         case "farthest":
             weights = -rng.random(bits)
         case "fractions":  # sixteenths: sums that tie without being integers
             weights = rng.integers(0, 5, bits).astype(np.float64) / 16 + 0.5
+        case "spread":  # as far apart as is always accepted
+            sizes = np.ldexp(1 + rng.random(bits), rng.integers(0, 60, bits) + int(rng.choice([-1074, -500, 0, 900])))
+            weights = sizes * rng.choice([1.0, 1.0, -1.0], bits)
+        case "near":  # sums that differ in the last of very many digits
+            weights = 1.0 + np.spacing(1.0) * rng.integers(0, 3, bits)
+            weights[rng.random(bits) < 0.1] *= 2.0 ** float(rng.choice([20, 40, 59]))
         case _:
             weights = rng.random(bits)
     differs = np.unpackbits(code, count=bits, bitorder="little").astype(bool)

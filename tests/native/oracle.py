@@ -1,13 +1,13 @@
 """The oracle: exact answers in integer arithmetic, with which every search of the engine is compared.
 
-Costs are rounded with Python integers, by the rule in ``whamming.h``. The magnitude of every distance is an integer up
-to 2^53. So int64 sums are exact, and so is the conversion to a double and its division by a power of two.
+Costs become Python integers without rounding. Sums are exact, whatever the costs are. A distance is the double nearest
+to a sum: Python rounds an integer to a double like that, and its product with a power of two is exact.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,44 +15,50 @@ from numpy.typing import NDArray
 Codes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.uint64]
-Integers = NDArray[np.int64]
+
+LIMB_BITS = 40
+"""Sums are computed in pieces of this many bits. 4096 of them fit an int64."""
 
 
-def round_costs(table: Floats) -> tuple[Integers, int]:
-    """Round costs ``[bits, 2]`` to integers. Returns them and the exponent: they were multiplied by 2**exponent."""
-    largest = max(abs(cost) for cost in table.flat)
-    if largest == 0:
-        return np.zeros(table.shape, dtype=np.int64), 0
-    _, x = math.frexp(largest)  # every |cost| < 2^x
-    exponent = 53 - x - (len(table) - 1).bit_length()
-    return np.array([[_times_power(float(c), exponent) for c in row] for row in table], dtype=np.int64), exponent
+def exact_costs(table: Floats) -> tuple[list[list[int]], int]:
+    """Return costs ``[bits, 2]`` in units of 2**exponent, and the exponent: the largest for which all are integers."""
+    ratios = [[float(cost).as_integer_ratio() for cost in row] for row in table]
+    parts = [(top, bottom.bit_length() - 1) for row in ratios for top, bottom in row if top]
+    exponent = min([(top & -top).bit_length() - 1 - scale for top, scale in parts], default=0)
+    up, down = 1 << max(0, -exponent), 1 << max(0, exponent)
+    return [[top * up // (bottom * down) for top, bottom in row] for row in ratios], exponent
 
 
-def _times_power(cost: float, exponent: int) -> int:
-    """Round ``cost * 2**exponent`` to the nearest integer, ties to even."""
-    top, bottom = cost.as_integer_ratio()
-    top, bottom = (top << exponent, bottom) if exponent >= 0 else (top, bottom << -exponent)
-    down, rest = divmod(top, bottom)
-    return down + (2 * rest > bottom or (2 * rest == bottom and down % 2 == 1))
+def is_accepted(table: Floats) -> bool:
+    """Whether all sums of the costs have at most 126 digits, by the rule in ``whamming.h``."""
+    costs, _ = exact_costs(table)
+    return max(abs(cost).bit_length() for row in costs for cost in row) + 1 + (len(costs) - 1).bit_length() <= 126
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A complete answer, or a part of one: hits in total order by (distance, id)."""
+    """A complete answer, or a part of one: hits in total order by (exact distance, id)."""
 
     ids: Ids
     distances: Floats
+    rounded: bool = field(default=False, compare=False)
+    """Whether some distances of the query have more than 53 digits."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, part: slice) -> Truth:
-        return Truth(self.ids[part], self.distances[part])
+        return Truth(self.ids[part], self.distances[part], self.rounded)
 
     def within(self, radius: float | None) -> Truth:
         return self if radius is None else self[: int(np.searchsorted(self.distances, radius, side="right"))]
 
     def after(self, distance: float, last_id: int) -> Truth:
+        """Return what follows the position (distance, id). If distances are rounded, other equal ones come again."""
+        if self.rounded:
+            rest = self[int(np.searchsorted(self.distances, distance, side="left")) :]
+            others = (rest.distances != distance) | (rest.ids != np.uint64(last_id))
+            return Truth(rest.ids[others], rest.distances[others], self.rounded)
         later = (self.distances > distance) | ((self.distances == distance) & (self.ids > np.uint64(last_id)))
         return Truth(self.ids[later], self.distances[later])
 
@@ -61,10 +67,22 @@ class Truth:
 
 
 def truth(codes: Codes, table: Floats, ids: Ids | None = None) -> Truth:
-    """Return all items in order of (distance, id), for a cost table ``[bits, 2]``."""
-    costs, exponent = round_costs(table)
-    ones = np.unpackbits(codes, axis=1, count=len(table), bitorder="little")
-    sums = costs[:, 0].sum() + ones @ (costs[:, 1] - costs[:, 0])
+    """Return all items in order of (exact distance, id), for a cost table ``[bits, 2]``."""
+    costs, exponent = exact_costs(table)
+    floor = sum(min(row) for row in costs)
+    differing = np.unpackbits(codes, axis=1, count=len(table), bitorder="little")
+    differing ^= np.array([one < zero for zero, one in costs], dtype=np.uint8)
+    deltas = [abs(one - zero) for zero, one in costs]
     names = np.arange(len(codes), dtype=np.uint64) if ids is None else ids
-    order = np.lexsort((names, sums))
-    return Truth(names[order], np.ldexp(sums[order].astype(np.float64), -exponent))
+    if max(abs(floor), abs(floor + sum(deltas))) < 2**53:
+        sums = floor + differing @ np.array(deltas, dtype=np.int64)
+        order = np.lexsort((names, sums))
+        return Truth(names[order], np.ldexp(sums[order].astype(np.float64), exponent))
+    limbs = range(-(-max(deltas).bit_length() // LIMB_BITS))
+    pieces = [np.array([delta >> LIMB_BITS * i & (1 << LIMB_BITS) - 1 for delta in deltas]) for i in limbs]
+    columns = [(differing @ piece).tolist() for piece in pieces]
+    exact = [floor + sum(part << LIMB_BITS * i for i, part in enumerate(row)) for row in zip(*columns, strict=True)]
+    ranked = sorted(zip(exact or [floor] * len(codes), names.tolist(), strict=True))
+    distances = [math.ldexp(total, exponent) for total, _ in ranked]
+    rounded = max(abs(floor), abs(floor + sum(deltas))).bit_length() > 53
+    return Truth(np.array([name for _, name in ranked], dtype=np.uint64), np.array(distances), rounded)

@@ -1,88 +1,145 @@
-"""Rounding of costs, and invalid costs."""
+"""Conversion of costs to integers, and invalid costs."""
 
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from tests.native.examples import WEIGHT_KINDS, WeightKind, bit_lengths, generated, make_codes, make_table
-from tests.native.oracle import Floats, round_costs
+from tests.native.oracle import Floats, exact_costs, is_accepted
 from whamming.native import MAX_BITS, Costs, Index, InvalidArgumentError, WhammingError
 
 MOST = 2.0**1017  # the sum of 64 such costs is still finite
 finite = st.floats(-MOST, MOST)
 
 
-def tables(costs: Costs, query: int = 0) -> tuple[NDArray[np.int64], int]:
-    """Return the rounded cost table of a query, less the cheaper cost of each bit, and the sum of those: the floor."""
-    ones = np.unpackbits(costs.optimum[query], count=costs.bits, bitorder="little").astype(np.int64)
-    deltas = costs.deltas[query].astype(np.int64)
-    return np.stack([deltas * ones, deltas * (1 - ones)], axis=1), int(costs.floors[query])
+@st.composite
+def spans(draw: st.DrawFn, most: int) -> list[float]:
+    """Return 1 to ``most`` numbers whose magnitudes differ by a factor of at most 2^60, some of them 0."""
+    low = draw(st.integers(-1074, 950))
+    sizes = st.floats(math.ldexp(1.0, low), math.ldexp(1.0, low + 60))
+    number = st.one_of(st.just(0.0), sizes, sizes.map(operator.neg))
+    return draw(st.lists(number, min_size=1, max_size=most))
 
 
-def check_rounding(table: Floats, costs: Costs, query: int = 0) -> None:
-    integers, exponent = round_costs(table)
-    cheapest = integers.min(axis=1)
-    above, floor = tables(costs, query)
-    assert costs.exponents[query] == exponent
-    assert floor == int(cheapest.sum())
-    assert np.array_equal(above, integers - cheapest[:, None])
-    equal = integers[:, 0] == integers[:, 1]
-    ones = np.unpackbits(costs.optimum[query], bitorder="little")
-    assert not ones[: costs.bits][equal].any()
-    assert not ones[costs.bits :].any()
+def tables_in_spans(most: int) -> st.SearchStrategy[Floats]:
+    """Return cost tables ``[bits, 2]`` of up to ``most`` bits."""
+    return spans(2 * most).map(lambda numbers: np.array(numbers + numbers[:1] * (len(numbers) % 2)).reshape(-1, 2))
 
 
-# -- rounding ----------------------------------------------------------------------------------------------------------
+def check_conversion(table: Floats, costs: Costs, query: int = 0) -> None:
+    integers, exponent = exact_costs(table)
+    scale = costs.scales[query]
+    ones = np.unpackbits(costs.optimum[query], bitorder="little").tolist()
+    assert scale["exponent"] == exponent
+    assert costs.floors[query] == sum(map(min, integers))
+    steps, rests = costs.deltas[query].tolist(), costs.rests[query].tolist()
+    shift = int(scale["shift"])
+    assert [(step << shift) + rest for step, rest in zip(steps, rests, strict=True)] == [
+        abs(one - zero) for zero, one in integers
+    ]
+    assert sum(steps) < 2**63
+    assert max(rests) < 2**shift
+    assert shift == 0 or sum(abs(one - zero) for zero, one in integers) >> shift >= 2**62
+    assert ones[: costs.bits] == [one < zero for zero, one in integers]
+    assert not any(ones[costs.bits :])
+    largest = max(abs(costs.floors[query]), abs(sum(map(max, integers))))
+    assert scale["rounded"] == (largest.bit_length() > 53)
+
+
+# -- conversion --------------------------------------------------------------------------------------------------------
 
 
 @generated(300)
-@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=40))
-def test_any_finite_table_is_rounded_as_documented(table: list[tuple[float, float]]) -> None:
-    array = np.array(table)
-    check_rounding(array, Costs.table(array))
+@given(table=tables_in_spans(40))
+def test_costs_become_integers_without_rounding(table: Floats) -> None:
+    check_conversion(table, Costs.table(table))
 
 
 @generated(60)
 @given(bits=bit_lengths(), kind=st.sampled_from(WEIGHT_KINDS), seed=st.integers(0, 2**32 - 1))
-def test_every_kind_of_weights_is_rounded_as_documented(bits: int, kind: WeightKind, seed: int) -> None:
+def test_every_kind_of_weights_becomes_integers_without_rounding(bits: int, kind: WeightKind, seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = make_table(kind, make_codes("uniform", 1, bits, rng)[0], bits, rng)
-    check_rounding(table, Costs.table(table))
+    check_conversion(table, Costs.table(table))
 
 
 @generated(100)
-@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=16))
-def test_the_oracle_rounds_like_fractions(table: list[tuple[float, float]]) -> None:
-    """Compare the oracle's integers with Python's own rounding of fractions, half to even."""
-    array = np.array(table)
-    integers, exponent = round_costs(array)
-    assert integers.tolist() == [[round(Fraction(c) * Fraction(2) ** exponent) for c in row] for row in table]
-    assert (np.abs(integers).sum() <= 2**54).all()
-    if array.any():
-        largest = Fraction(float(np.abs(array).max())) * Fraction(2) ** exponent
-        assert 2**52 <= largest * 2 ** (len(table) - 1).bit_length() < 2**53
+@given(table=tables_in_spans(16))
+def test_the_oracle_agrees_with_fractions(table: Floats) -> None:
+    integers, exponent = exact_costs(table)
+    assert [[Fraction(cost) * Fraction(2) ** exponent for cost in row] for row in integers] == [
+        [Fraction(cost) for cost in row] for row in table.tolist()
+    ]
 
 
-@generated(150)
-@given(table=st.lists(st.tuples(finite, finite), min_size=1, max_size=12), seed=st.integers(0, 999))
-def test_a_distance_is_an_integer_divided_by_a_power_of_two(table: list[tuple[float, float]], seed: int) -> None:
-    """Distances are not rounded again, not even with denormal costs or the largest costs whose sums are finite."""
-    array = np.array(table)
+@generated(300)
+@given(
+    table=st.one_of(tables_in_spans(12), st.lists(st.tuples(finite, finite), min_size=1, max_size=12).map(np.array)),
+    seed=st.integers(0, 999),
+)
+def test_the_order_is_that_of_the_real_sums_or_the_costs_are_refused(table: Floats, seed: int) -> None:
+    """Compare with fractions. A distance is the nearest double, and a search within it includes its hit."""
     bits = len(table)
-    integers, exponent = round_costs(array)
     codes = make_codes("uniform", 20, bits, np.random.default_rng(seed))
-    ids, distances = Index.build(codes, bits).search(Costs.table(array), k=20)
-    for row, distance in zip(ids.tolist(), distances.tolist(), strict=True):
-        ones = np.unpackbits(codes[row], count=bits, bitorder="little")
-        exact = sum(int(integers[i, ones[i]]) for i in range(bits))
-        assert Fraction(distance) == Fraction(exact) / Fraction(2) ** exponent
+    sizes = np.abs(table[table != 0])
+    if not is_accepted(table):
+        assert sizes.max() / 2.0**60 > sizes.min()
+        with pytest.raises(InvalidArgumentError, match=r"2\^60"):
+            Costs.table(table)
+        return
+    costs = Costs.table(table)
+    ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little")
+    sums = [sum((Fraction(table[i, bit]) for i, bit in enumerate(row)), Fraction(0)) for row in ones.tolist()]
+    expected = sorted(zip(sums, range(len(codes)), strict=True))
+    index = Index.build(codes, bits)
+    ids, distances = index.search(costs, k=20)
+    assert ids.tolist() == [row for _, row in expected]
+    assert distances.tolist() == [float(total) for total, _ in expected]
+    for distance in set(distances.tolist()):
+        within = index.search(costs, k=20, radius=distance)
+        assert within.ids.tolist() == ids[: np.searchsorted(distances, distance, side="right")].tolist()
+        below = index.search(costs, k=20, radius=math.nextafter(distance, -math.inf))
+        assert below.ids.tolist() == ids[: np.searchsorted(distances, distance)].tolist()
+
+
+def test_one_dominant_weight_does_not_hide_the_others() -> None:
+    """With weights below 1 and one of 1e15, the order of the nearest items depends on the small weights alone."""
+    rng = np.random.default_rng(7)
+    codes = rng.integers(0, 256, (5000, 32), dtype=np.uint8)
+    ones = np.unpackbits(codes ^ codes[0], axis=1, bitorder="little")
+    for dominant in (1e12, 1e15, 1e17):
+        weights = rng.random(256)
+        weights[100] = dominant
+        exact = [sum((Fraction(weights[i]) for i in np.flatnonzero(row)), Fraction(0)) for row in ones]
+        nearest = sorted(range(len(codes)), key=lambda row: (exact[row], row))[:10]
+        ids, distances = Index.build(codes, 256).search(Costs.weights(codes[0], weights), k=10)
+        assert ids.tolist() == nearest
+        assert distances.tolist() == [float(exact[row]) for row in nearest]
+
+
+@pytest.mark.parametrize("bits", [1, 64, MAX_BITS])
+def test_a_span_of_2_to_the_60_is_always_accepted(bits: int) -> None:
+    for low in (-1074, -1022, -30, 900):
+        least, most = math.ldexp(1.0, low), math.ldexp(1.0, low + 60)
+        numbers = np.full((bits, 2), math.nextafter(most, 0.0))
+        numbers[0] = math.nextafter(least, math.inf), -most
+        check_conversion(numbers, Costs.table(numbers))
+
+
+def test_a_span_that_is_too_large_is_refused() -> None:
+    weights = np.array([[1.0, 0.5, 0.25], [1.0, 1e-9, 1 / 3 * 2.0**-74]])
+    with pytest.raises(InvalidArgumentError, match=r"query 1 .* 1\.76.*e-23 to 1; .*set costs below 8\.67.*e-19"):
+        Costs.weights(np.zeros((2, 1), dtype=np.uint8), weights)
+    Costs.weights(np.zeros((2, 1), dtype=np.uint8), np.where(weights < 8.67e-19, 0.0, weights))
+    with pytest.raises(InvalidArgumentError, match="query 0 range"):
+        Costs.table([[1.0, 1e-300]])
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -92,26 +149,12 @@ def test_costs_whose_sum_overflows_are_rejected(sign: float) -> None:
         Costs.weights(np.zeros(2, dtype=np.uint8), np.full(16, sign * 1.7e308))
 
 
-def test_ties_round_to_even() -> None:
-    """The unit is 2^-exponent. Halves of it round to the even neighbour, on both sides of zero."""
-    unit = 2.0**-52  # for one bit with a largest cost of 1.5 < 2^1: exponent 53 - 1 - 0
-    for halves, rounded in [(1, 0), (3, 2), (5, 2), (7, 4)]:
-        for sign in (1, -1):
-            costs = Costs.table([[1.5, sign * halves * unit / 2]])
-            assert costs.exponents[0] == 52
-            assert costs.floors[0] == sign * rounded
-
-
 # -- short forms -------------------------------------------------------------------------------------------------------
 
 
-FIELDS = ("optimum", "deltas", "floors", "exponents")
-
-
 def same(a: Costs, b: Costs) -> bool:
-    return all(
-        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("optimum", "deltas", "floors", "exponents")
-    )
+    fields = ("optimum", "deltas", "rests", "scales")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in fields)
 
 
 @generated(60)
@@ -137,12 +180,10 @@ def test_weights_equal_the_table_of_mismatch_costs(bits: int, q: int, seed: int)
 
 @generated(300)
 @given(
-    weights=st.lists(
-        st.one_of(finite, st.sampled_from([0.0, -0.0, 5e-324, -1e-310, 1.0, -1.0])), min_size=1, max_size=40
-    ),
+    weights=spans(40),
     data=st.data(),
 )
-def test_any_finite_weights_round_like_their_table(weights: list[float], data: st.DataObject) -> None:
+def test_weights_are_converted_like_their_table(weights: list[float], data: st.DataObject) -> None:
     bits = len(weights)
     code = np.frombuffer(data.draw(st.binary(min_size=-(-bits // 8), max_size=-(-bits // 8))), dtype=np.uint8)
     ones = np.unpackbits(code, count=bits, bitorder="little").astype(bool)
@@ -151,10 +192,11 @@ def test_any_finite_weights_round_like_their_table(weights: list[float], data: s
 
 
 @generated(100)
-@given(numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=40))
-def test_float32_rounds_like_float64(numbers: list[float]) -> None:
+@given(numbers=st.lists(st.floats(-(2.0**50), 2.0**50, width=32), min_size=2, max_size=40))
+def test_float32_is_read_like_float64(numbers: list[float]) -> None:
     """Arrays are read in place at any alignment."""
     narrow = np.array(numbers[: len(numbers) // 2 * 2], dtype=np.float32)
+    narrow[np.abs(narrow) < 2.0**-40] = 0
     wide = narrow.astype(np.float64)
     code = np.arange(-(-len(narrow) // 8), dtype=np.uint8) * 37
     unaligned = np.frombuffer(b"x" + narrow.tobytes(), dtype=np.float32, offset=1)

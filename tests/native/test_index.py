@@ -23,7 +23,7 @@ from tests.native.examples import (
     plans,
     weight_kinds,
 )
-from tests.native.oracle import Floats, Truth, truth
+from tests.native.oracle import Floats, Ids, Truth, truth
 from whamming.native import Answer, Buckets, Budget, Costs, Cursor, Index, Plan, Tables, available_simd
 
 every_layout = pytest.mark.parametrize(("tables", "buckets"), LAYOUTS)
@@ -292,6 +292,28 @@ def test_a_search_resumes_after_any_hit(
             cases.add()
 
 
+@every_layout
+@generated(30)
+@given(data=datasets(least=1), kind=st.sampled_from(WEIGHT_KINDS), draw=st.data())
+def test_a_search_resumes_after_any_hit_if_distances_are_rounded_too(
+    tables: Tables, buckets: Buckets, data: Data, kind: WeightKind, draw: st.DataObject, cases: Cases
+) -> None:
+    index = data.build(tables, buckets)
+    table = data.query(kind, 0)
+    whole = truth(data.codes, table, data.ids)
+    costs = Costs.table(table)
+    assert bool(costs.scales["rounded"][0]) == whole.rounded
+    with index.cursor(costs) as cursor:
+        ids, distances = cursor.next(data.n)
+        sums = cursor.sums
+    assert (sums is not None) == whole.rounded
+    for place in draw.draw(st.lists(st.integers(0, data.n - 1), min_size=1, max_size=5)):
+        position = float(distances[place]), int(ids[place]), b"" if sums is None else sums[place].tobytes()
+        with index.cursor(costs, after=position) as cursor:
+            CheckedCursor(cursor, whole[place + 1 :], whole[place + 1 :]).drain([data.n + 1])
+        cases.add()
+
+
 def resume_points(whole: Truth) -> st.SearchStrategy[tuple[float, int]]:
     """Positions to resume after: a hit, just before or after one, before all hits, after all hits."""
     anywhere = st.sampled_from([(-math.inf, 0), (math.inf, 2**64 - 1), (0.0, 0), (-1.0, 5), (1e300, 0), (-5e-324, 9)])
@@ -331,24 +353,34 @@ def test_unlimited_iteration_returns_every_item_once(
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-def check_budgeted(answer: Answer, expected: Truth, known: dict[int, list[float]]) -> None:
+def check_sorted(ids: Ids, distances: Floats, whole: Truth) -> None:
+    """Check the order of some hits."""
+    if whole.rounded:
+        rank = {name: place for place, name in enumerate(whole.ids.tolist())}
+        places = [rank[name] for name in ids.tolist()]
+        assert places == sorted(places)
+    else:
+        pairs = list(zip(distances.tolist(), ids.tolist(), strict=True))
+        assert pairs == sorted(pairs)
+
+
+def check_budgeted(answer: Answer, expected: Truth, whole: Truth, known: dict[int, list[float]]) -> None:
     """Proven hits are a prefix of the truth. The others are sorted, have true distances, and occur once."""
     proven, total = int(answer.proven[0]), int(answer.counts[0])
     assert proven <= total == len(answer.ids) <= len(expected)
     assert as_bytes(answer.ids[:proven], answer.distances[:proven]) == expected[:proven].bytes()
     if answer.exact[0]:
         assert proven == total == len(expected)
-    pairs = list(zip(answer.distances.tolist(), answer.ids.tolist(), strict=True))
-    assert pairs == sorted(pairs)
+    check_sorted(answer.ids, answer.distances, whole)
     left = {name: list(distances) for name, distances in known.items()}
-    for distance, name in pairs:
+    for distance, name in zip(answer.distances.tolist(), answer.ids.tolist(), strict=True):
         left[name].remove(distance)
 
 
-def check_guess(cursor: Cursor, bound: float, known: dict[int, list[float]]) -> None:
+def check_guess(cursor: Cursor, bound: float, whole: Truth, known: dict[int, list[float]]) -> None:
     ids, distances = cursor.guess(20)
-    pairs = list(zip(distances.tolist(), ids.tolist(), strict=True))
-    assert pairs == sorted(pairs)
+    check_sorted(ids, distances, whole)
+    pairs = zip(distances.tolist(), ids.tolist(), strict=True)
     assert all(bound <= distance and distance in known[name] for distance, name in pairs)
 
 
@@ -374,13 +406,13 @@ def test_a_budgeted_answer_starts_with_a_proven_prefix(
         slow = plan == "probe" and data.slow_to_probe(index)
         for budget in (SHORT_BUDGET,) if slow else (Budget(candidates=candidates), Budget(seconds=1e-6)):
             answer = index.search(costs, k=k, radius=radius, plan=plan, budget=budget)
-            check_budgeted(answer, expected, known)
+            check_budgeted(answer, expected, whole, known)
             with index.cursor(costs, k=k, radius=radius, plan=plan) as cursor:
                 checked = CheckedCursor(cursor, expected, whole)
                 while cursor.stop != "exhausted":
                     for size in sizes:
                         checked.next(size, budget)
-                        check_guess(cursor, checked.bound, known)
+                        check_guess(cursor, checked.bound, whole, known)
                     if slow:
                         break
             cases.add(2)

@@ -332,8 +332,8 @@ def test_errors_have_the_value_and_the_limit() -> None:
         lab.fswbc(costs, 1, "eqn12")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"2 query codes.* 1 costs"):
         lab.mih_weight(np.zeros((2, 8), np.uint8), costs, 1)
-    with pytest.raises(InvalidArgumentError, match=r"2\^62"):
-        probing_order(0, np.array([1 << 61, 1 << 61], dtype=np.uint64), 1)
+    with pytest.raises(InvalidArgumentError, match=r"2\^63"):
+        probing_order(0, np.array([1 << 62, 1 << 62], dtype=np.uint64), 1)
 
 
 # -- the paper's own data ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tests.native.examples import (
     make_table,
 )
 from tests.native.oracle import Codes, Ids, truth
-from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgumentError, Part, Plan, View
+from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgumentError, Part, Plan, Position, View
 
 
 def make_view(data: Data, seed: int) -> tuple[View, Ids, Codes]:
@@ -91,6 +91,7 @@ def test_a_cursor_over_parts_continues_after_every_pause(
     budget = None if candidates is None else Budget(candidates=candidates)
     found: list[int] = []
     distances: list[float] = []
+    positions: list[Position] = []
     with view.cursor(Costs.table(table), k) as cursor:
         for _ in range(100_000):
             bound = cursor.lower_bound
@@ -98,6 +99,8 @@ def test_a_cursor_over_parts_continues_after_every_pause(
             assert all(distance >= bound for distance in far)
             found += more.tolist()
             distances += far.tolist()
+            sums = [b""] * len(more) if cursor.sums is None else [row.tobytes() for row in cursor.sums[: len(more)]]
+            positions += zip(far.tolist(), more.tolist(), sums, strict=True)
             if cursor.exhausted:
                 break
             rest = expected.distances[len(found) :]
@@ -110,7 +113,7 @@ def test_a_cursor_over_parts_continues_after_every_pause(
     assert distances == expected.distances.tolist()
     if len(found) > 2:
         cut = int(rng.integers(1, len(found)))
-        with view.cursor(Costs.table(table), None, after=(distances[cut - 1], found[cut - 1])) as cursor:
+        with view.cursor(Costs.table(table), None, after=positions[cut - 1]) as cursor:
             more, _ = cursor.next(len(found))
             assert more[: len(found) - cut].tolist() == found[cut:]
 

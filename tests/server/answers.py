@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.server.columns import read_ids, read_payloads
+from whamming.native import Position
 from whamming.v1 import search_pb2
 
 COMPLETE = search_pb2.END_REASON_COMPLETE
@@ -19,8 +20,8 @@ SNAPSHOT_EXPIRED = search_pb2.END_REASON_SNAPSHOT_EXPIRED
 SHUTDOWN = search_pb2.END_REASON_SHUTDOWN
 FAILED = search_pb2.END_REASON_FAILED
 
-Place = tuple[float, int]
-"""The distance and id of a hit: a position from which a query can resume."""
+Place = Position
+"""The distance and id of a hit, and its exact distance if it has one: a position from which a query can resume."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,21 @@ class Chunk:
     """None: the message has no payloads."""
     lower_bound: float
     end: End | None = None
+    last_sum: bytes = b""
+
+    @property
+    def last(self) -> Place:
+        """The position of the last hit."""
+        return place_of(self.distances[-1], self.ids[-1], self.last_sum)
+
+
+def place_of(distance: float, id_: int, exact: bytes) -> Place:
+    return (distance, id_, exact) if exact else (distance, id_)
+
+
+def in_order(before: Place, distance: float, id_: int) -> bool:
+    """Whether a hit may follow a position. Two hits with equal distances are in any order if these were rounded."""
+    return distance > before[0] or (distance == before[0] and id_ != before[1])
 
 
 def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
@@ -58,6 +74,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
     if response.HasField("payloads"):
         payloads = read_payloads(response.payloads)
         assert len(payloads) == len(ids), "one payload per hit"
+    assert len(response.last_sums) in (0, len(counts)), "columns of chunks differ in length"
     ends = ends_of(response.ends)
     last = {query_id: chunk for chunk, query_id in enumerate(response.query_ids)}
     assert ends.keys() <= last.keys(), "an end without a chunk"
@@ -69,7 +86,8 @@ def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
         first = rows.stop
         end = ends.get(query_id) if last[query_id] == number else None
         mine = None if payloads is None else payloads[rows]
-        chunks.append(Chunk(query_id, ids[rows], distances[rows], mine, bound, end))
+        last_sum = response.last_sums[number] if response.last_sums else b""
+        chunks.append(Chunk(query_id, ids[rows], distances[rows], mine, bound, end, last_sum))
     return chunks
 
 
@@ -80,7 +98,8 @@ def ends_of(ends: search_pb2.QueryEnds) -> dict[int, End]:
     assert len(ends.reasons) == len(ends.exact) == count, "columns of ends differ in length"
     statistics = statistics_of(ends.statistics, count)
     errors = {error.query_id: error for error in ends.errors}
-    resumes = {resume.query_id: (resume.token.distance, resume.token.id) for resume in ends.resumes}
+    tokens = {resume.query_id: resume.token for resume in ends.resumes}
+    resumes = {query_id: place_of(token.distance, token.id, token.sum) for query_id, token in tokens.items()}
     guesses = {guess.query_id: guess_of(guess) for guess in ends.guesses}
     for given, parts in ((ends.errors, errors), (ends.resumes, resumes), (ends.guesses, guesses)):
         assert len(parts) == len(given), "two entries for one query"

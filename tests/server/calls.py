@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from tests.native.oracle import Floats, Truth, truth
+from tests.server.answers import in_order, place_of
 from whamming import Database, StoredIndex
-from whamming.native import Stats
+from whamming.native import Position, Stats
 from whamming.server.search.call import SearchCall
 from whamming.server.search.options import OptionsReader
 from whamming.server.search.query import Query
@@ -50,7 +51,7 @@ def batch(
     tables: Any = None,
     vectors: Any = None,
     form: Any = 0,
-    after: Sequence[tuple[float, int]] = (),
+    after: Sequence[Position] = (),
 ) -> QueryBatch:
     """Return a batch of queries. Matrices have the shape ``[n, columns]``; cost tables may be ``[n, bits, 2]``."""
     message = QueryBatch(index=index, query_ids=query_ids, codes=codes, form=form, options=options)
@@ -59,8 +60,9 @@ def batch(
             array = np.asarray(rows)
             getattr(message, name).CopyFrom(matrix(array.reshape(len(array), -1)))
     if after:
-        message.after_distances.extend([distance for distance, _ in after])
-        message.after_ids.CopyFrom(id_column(np.array([id_ for _, id_ in after], dtype=np.uint64)))
+        message.after_distances.extend([place[0] for place in after])
+        message.after_ids.CopyFrom(id_column(np.array([place[1] for place in after], dtype=np.uint64)))
+        message.after_sums.extend([place[2] if len(place) == 3 else b"" for place in after])
     return message
 
 
@@ -73,7 +75,7 @@ class Ending:
     stats: Stats
     elapsed: float
     error: search_pb2.QueryError | None = None
-    resume: tuple[float, int] | None = None
+    resume: Position | None = None
     guess: Truth | None = None
 
 
@@ -82,7 +84,7 @@ class Account:
     """Everything that one query has received. Each chunk is checked against the guarantees of the proto."""
 
     options: QueryOptions
-    last: tuple[float, int] = (-math.inf, -1)
+    last: Position = (-math.inf, -1)
     """The last hit, or the position after which the query was to continue."""
     granted: float = math.inf
     ids: list[int] = field(default_factory=list)
@@ -92,14 +94,16 @@ class Account:
     bounds: list[float] = field(default_factory=list)
     _end: Ending | None = None
 
-    def add(self, hits: Truth, payloads: Sequence[bytes], bound: float) -> None:
+    def add(self, hits: Truth, payloads: Sequence[bytes], bound: float, last_sum: bytes) -> None:
         """Check and record a chunk."""
         assert self._end is None, "a chunk after the end"
         assert len(hits) <= (self.options.chunk_size or 4096)
         for hit in zip(hits.distances.tolist(), hits.ids.tolist(), strict=True):
-            assert hit > self.last, "a hit out of order, or sent twice"
+            assert in_order(self.last, *hit), "a hit out of order, or sent twice"
             assert hit[0] >= max(self.bounds, default=-math.inf), "a hit nearer than an earlier lower bound"
             self.last = hit
+        if len(hits):
+            self.last = place_of(*self.last[:2], last_sum)
         self.ids += hits.ids.tolist()
         self.distances += hits.distances.tolist()
         self.payloads += payloads
@@ -224,7 +228,8 @@ class Call:
                 account.granted = message.options.credit
             ids = np.frombuffer(message.after_ids.uint64, "<u8")
             if row < min(len(message.after_distances), len(ids)) and message.after_distances[row] > -math.inf:
-                account.last = message.after_distances[row], int(ids[row])
+                exact = message.after_sums[row] if message.after_sums else b""
+                account.last = place_of(message.after_distances[row], int(ids[row]), exact)
         self.search.add(message)
 
     def grant(self, query_id: int, hits: int) -> None:
@@ -297,17 +302,21 @@ class Call:
         ending = set(ends.query_ids)
         assert len(ending) == len(ends.query_ids)
         first = 0
-        for query_id, count, bound in zip(message.query_ids, message.counts, message.lower_bounds, strict=True):
+        sums = message.last_sums or [b""] * len(message.counts)
+        for query_id, count, bound, last_sum in zip(
+            message.query_ids, message.counts, message.lower_bounds, sums, strict=True
+        ):
             part = slice(first, first + count)
             first += count
             account = self[query_id]
             assert count or query_id in ending, "an empty chunk"
             kept = payloads[part] if account.options.payloads else []
             assert account.options.payloads or not any(payloads[part])
-            account.add(Truth(ids[part], distances[part]), kept, bound)
+            account.add(Truth(ids[part], distances[part]), kept, bound, last_sum)
             self.order.append(query_id)
         errors = {error.query_id: error for error in ends.errors}
-        resumes = {one.query_id: (one.token.distance, one.token.id) for one in ends.resumes}
+        tokens = {one.query_id: one.token for one in ends.resumes}
+        resumes = {query_id: place_of(token.distance, token.id, token.sum) for query_id, token in tokens.items()}
         guesses = {
             one.query_id: Truth(np.frombuffer(one.ids.uint64, "<u8"), np.frombuffer(one.distances, "<f8"))
             for one in ends.guesses
@@ -325,8 +334,8 @@ class Call:
 
 
 def random_table(bits: int, seed: int = 0) -> Floats:
-    """Return a random cost table ``[bits, 2]``."""
-    return np.random.default_rng(seed).random((bits, 2))
+    """Return a random cost table ``[bits, 2]`` with so few digits that all distances are exact."""
+    return np.random.default_rng(seed).random((bits, 2)).astype(np.float32).astype(np.float64)
 
 
 def answer_of(index: StoredIndex, costs: Floats) -> Truth:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.native.oracle import Truth
-from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place, chunks_of
+from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place, chunks_of, in_order
 from tests.server.questions import Options, Question, batch_of
 from tests.serving import PATIENCE
 from whamming.v1 import search_pb2
@@ -51,9 +51,11 @@ class Account:
         assert len(chunk.ids) <= (self.options.chunk_size or 4096)
         assert chunk.ids or chunk.end is not None, "an empty chunk"
         for place in zip(chunk.distances, chunk.ids, strict=True):
-            assert place > self.after, "a hit out of order, or sent twice"
+            assert in_order(self.after, *place), "a hit out of order, or sent twice"
             assert place[0] >= self.bound, "a hit nearer than an earlier lower bound"
             self.after = place
+        if chunk.ids:
+            self.after = chunk.last
         self.ids.extend(chunk.ids)
         self.distances.extend(chunk.distances)
         if self.options.payloads:

@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from tests.server.answers import Chunk, End, Place, chunks_of
+from tests.server.answers import Chunk, End, Place, chunks_of, place_of
 from tests.server.columns import read_ids, read_payloads
 from tests.server.fuzz_cases import FOREIGN, METHODS, UNKNOWN, Case
 from tests.server.fuzz_oracle import Control, Expected, batch_of_once
@@ -219,7 +219,7 @@ def _chunk_of_once(response: search_pb2.SearchOnceResponse, batch: search_pb2.Qu
     statistics["plans"] = statistics.pop("plan")  # the name in StatisticsColumns
     resume: Place | None = None
     if response.HasField("resume"):
-        resume = response.resume.distance, response.resume.id
+        resume = place_of(response.resume.distance, response.resume.id, response.resume.sum)
     guess = [(hit.distance, hit.id) for hit in response.guesses]
     end = End(response.reason, response.exact, statistics, None, resume, guess)
     payloads = [hit.payload for hit in response.hits]

@@ -256,6 +256,8 @@ class Messages(Faults):
             batch.after_distances.append(1.0)
         if self.chance(0.97):
             batch.after_ids.uint64 = self.torn(self.ids(count))
+        if self.chance(0.2):
+            batch.after_sums.extend(self.torn(rng.randbytes(16)) for _ in range(count + (self.chance(0.05))))
 
     def search_once(self) -> Message:
         """For SearchOnce."""

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from tests.native.oracle import Codes, Floats, Ids, Truth, truth
-from tests.server.answers import Place
+from tests.native.oracle import Codes, Floats, Ids, Truth, is_accepted, truth
+from tests.server.answers import Place, place_of
 from tests.server.columns import pack_ids, pack_matrix
 from whamming.storage import IndexSettings
 from whamming.v1 import search_pb2, types_pb2
@@ -57,6 +57,7 @@ class Control:
         """Return the expected answer to each query of a batch."""
         count, options = len(batch.query_ids), batch.options
         known = {field.name for field, _ in options.ListFields()} <= _OPTIONS and not batch.HasField("vectors")
+        known = known and not any(batch.after_sums)  # sums are in units of the server's own
         tables, places = self._tables(batch), places_of(batch)
         if tables is None or places is None or not self._are_valid(options) or batch.form:
             return [Expected(None, known)] * count
@@ -68,11 +69,11 @@ class Control:
         ]
 
     def _truth(self, table: Floats, after: Place | None, options: search_pb2.QueryOptions) -> Truth | None:
-        if not np.isfinite(table).all():
+        if not np.isfinite(table).all() or not is_accepted(table):
             return None
         found = truth(self.settings.to_engine(self.codes), table, self.ids)
         if after is not None:
-            found = found.after(*after)
+            found = found.after(*after[:2])
         if options.HasField("radius"):
             found = found.within(options.radius)
         return found[: options.k] if options.HasField("k") else found
@@ -119,11 +120,14 @@ def rows_of(matrix: types_pb2.Matrix, columns: int) -> Floats | None:
 def places_of(batch: search_pb2.QueryBatch) -> Sequence[Place | None] | None:
     """Return the start position of each query, None for the beginning. Returns None if the columns are invalid."""
     count, distances, ids = len(batch.query_ids), batch.after_distances, batch.after_ids.uint64
-    if not distances and not batch.HasField("after_ids"):
+    if not distances and not batch.after_sums and not batch.HasField("after_ids"):
         return [None] * count
-    if len(distances) != count or len(ids) != 8 * count or any(map(math.isnan, distances)):
+    sums = list(batch.after_sums) or [b""] * count
+    if len(distances) != count or len(ids) != 8 * count or len(sums) != count or any(map(math.isnan, distances)):
         return None
-    places = zip(distances, np.frombuffer(ids, dtype="<u8").tolist(), strict=True)
+    if any(len(exact) not in (0, 16) for exact in sums):
+        return None
+    places = map(place_of, distances, np.frombuffer(ids, dtype="<u8").tolist(), sums)
     return [None if place[0] == -math.inf else place for place in places]
 
 
@@ -139,6 +143,7 @@ def batch_of_once(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatc
     if request.HasField("after"):
         batch.after_distances.append(request.after.distance)
         batch.after_ids.CopyFrom(pack_ids([request.after.id]))
+        batch.after_sums.append(request.after.sum)
     if request.HasField("options"):
         batch.options.CopyFrom(request.options)
         batch.options.ClearField("credit")

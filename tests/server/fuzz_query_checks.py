@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tests.native.oracle import Truth
-from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place
+from tests.server.answers import BUDGET, COMPLETE, EXHAUSTED, FAILED, Chunk, End, Place, in_order
 from tests.server.fuzz_oracle import Control, Expected, places_of
 from tests.server.fuzz_statuses import UnsoundError, check_query_error, expect
 from whamming.v1 import error_pb2, search_pb2
@@ -21,7 +21,7 @@ def check_query(
     """Check all chunks of a query. Returns whether they were compared with the oracle."""
     query_id, options = batch.query_ids[row], batch.options
     bound = -math.inf
-    hits: list[Place] = []
+    hits: list[tuple[float, int]] = []
     ended = None
     for chunk in chunks:
         expect(ended is None, f"query {query_id}: a chunk after its end")
@@ -40,13 +40,14 @@ def check_query(
         elif ended is None or ended.reason in (COMPLETE, BUDGET):
             bound = chunk.lower_bound
             expect(not hits or bound >= hits[-1][0], f"a bound of {bound} after a hit at {hits[-1:]}")
-    expect(all(a < b for a, b in itertools.pairwise(hits)), "hits out of order")
+    expect(all(in_order(a, *b) for a, b in itertools.pairwise(hits)), "hits out of order")
     places = places_of(batch)
     after = None if places is None else places[row]
-    if after is not None and hits:
-        expect(hits[0] > after, "a hit that is not after the token")
+    if after is not None and hits and len(after) == 2:  # a sum says more than the distance
+        expect(in_order(after, *hits[0]), "a hit that is not after the token")
     if ended is not None:
-        _check_end(options, hits, after, ended)
+        last = [chunk.last for chunk in chunks if chunk.ids][-1:]
+        _check_end(options, hits, last[0] if last else after, ended)
     if control is None or not expected.is_certain:
         return False
     if expected.whole is None:
@@ -69,7 +70,10 @@ def check_query(
     return True
 
 
-def _check_end(options: search_pb2.QueryOptions, hits: Sequence[Place], after: Place | None, end: End) -> None:
+def _check_end(
+    options: search_pb2.QueryOptions, hits: Sequence[tuple[float, int]], last: Place | None, end: End
+) -> None:
+    """Check an end. ``last``: the position of the last hit, or that after which the query was to continue."""
     complete = end.reason == COMPLETE
     finished = complete or end.reason == EXHAUSTED
     expect(end.reason in search_pb2.EndReason.values() and end.reason, f"an invalid end reason: {end.reason}")
@@ -79,9 +83,9 @@ def _check_end(options: search_pb2.QueryOptions, hits: Sequence[Place], after: P
         expect(finished <= (complete == (len(hits) == options.k)), f"reason {end.reason} after {len(hits)} hits")
     expect(not (finished and end.resume), "a resume token although nothing is left")
     if not finished and hits and not options.rerank and not options.rerank_exactly:
-        expect(end.resume == hits[-1], "the resume token must be the last hit")
-    elif end.resume is not None:
-        expect(end.resume == after, "a wrong resume token before the first hit")
+        expect(end.resume is not None and end.resume[:2] == hits[-1], "the resume token must be the last hit")
+    if end.resume is not None:
+        expect(end.resume == last, "a wrong resume token")
     expect(not end.guess or end.reason == BUDGET, "a guess without a budget")
     expect((end.reason == FAILED) == (end.error is not None), "errors and END_REASON_FAILED must come together")
     if end.error is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from tests.native.examples import WeightKind, make_table
+from tests.native.examples import TABLE_KINDS, WeightKind, make_table
 from tests.native.oracle import Codes, Floats
 from tests.server.answers import Place
 from tests.server.columns import pack_ids, pack_matrix
@@ -46,7 +46,7 @@ def ask_about(
         return Question(query_id, table=table, costs=table)
     if form == "code":
         return Question(query_id, code, costs=np.sign(make_table("equal", near, bits, rng)))
-    if kind == "both":  # weights cannot express these costs
+    if kind in TABLE_KINDS:
         kind = "negative"
     table = make_table(kind, near, bits, rng)
     return Question(query_id, code, table.sum(axis=1), costs=table)  # one of the two costs is zero
@@ -66,8 +66,9 @@ def batch_of(index: str, questions: Sequence[Question], options: Options | None 
         batch.tables.CopyFrom(pack_matrix(tables, "<f8"))
     if any(question.after is not None for question in questions):
         places = [question.after or (-math.inf, 0) for question in questions]
-        batch.after_distances.extend(distance for distance, _ in places)
-        batch.after_ids.CopyFrom(pack_ids(id_ for _, id_ in places))
+        batch.after_distances.extend(place[0] for place in places)
+        batch.after_ids.CopyFrom(pack_ids(place[1] for place in places))
+        batch.after_sums.extend(place[2] if len(place) == 3 else b"" for place in places)
     return batch
 
 
@@ -79,5 +80,6 @@ def once_of(index: str, question: Question, options: Options) -> search_pb2.Sear
     if question.table is not None:
         request.table.extend(question.table.ravel().tolist())
     if question.after is not None:
-        request.after.distance, request.after.id = question.after
+        request.after.distance, request.after.id = question.after[:2]
+        request.after.sum = question.after[2] if len(question.after) == 3 else b""
     return request

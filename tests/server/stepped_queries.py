@@ -13,6 +13,7 @@ from tests.native.examples import make_codes
 from tests.native.oracle import Truth
 from tests.server.calls import Bench, Call, answer_of, batch, random_table
 from whamming import Database, StoredIndex
+from whamming.native import Position
 from whamming.server.search.query import State
 from whamming.v1.search_pb2 import QueryOptions
 
@@ -44,7 +45,7 @@ def bench(database: Database) -> Bench:
     return Bench(database)
 
 
-def ask(call: Call, *query_ids: int, after: Sequence[tuple[float, int]] = (), **options: Any) -> None:
+def ask(call: Call, *query_ids: int, after: Sequence[Position] = (), **options: Any) -> None:
     """Send queries with the same cost table."""
     tables = np.stack([TABLE] * len(query_ids))
     call.ask(batch("docs", query_ids, QueryOptions(**options), tables=tables, after=after))

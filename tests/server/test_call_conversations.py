@@ -11,12 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Cases
-from tests.native.examples import LAYOUTS, WEIGHT_KINDS, WeightKind, datasets, generated, make_codes, make_table
+from tests.native.examples import (
+    LAYOUTS,
+    TABLE_KINDS,
+    WEIGHT_KINDS,
+    WeightKind,
+    datasets,
+    generated,
+    make_codes,
+    make_table,
+)
 from tests.native.oracle import Floats
 from tests.server import threaded_calls
 from tests.server.calls import Bench, answer_of, batch
 from tests.server.threaded_calls import names
 from whamming import Database
+from whamming.native import Position
 from whamming.server.search import results
 from whamming.v1.search_pb2 import QueryBatch, QueryOptions
 
@@ -38,7 +48,7 @@ def query_options(draw: st.DrawFn, n: int, plans: tuple[int, ...]) -> QueryOptio
 
 def columns(form: Form, kind: WeightKind, near: Any, bits: int, big: bool, rng: Any) -> tuple[dict[str, Any], Floats]:
     """Return the costs of queries near codes ``[n, bytes]`` in the given form, and as tables ``[n, bits, 2]``."""
-    if form == "weights" and kind == "both":  # weights cannot express these costs
+    if form == "weights" and kind in TABLE_KINDS:
         kind = "negative"
     tables = np.stack([make_table("equal" if form == "codes" else kind, code, bits, rng) for code in near])
     if form == "tables":
@@ -131,9 +141,10 @@ def test_resumed_searches_add_up_to_the_whole_answer(
         bench = Bench(database, 1)
         ids: list[int] = []
         distances: list[float] = []
+        place: Position | None = None
         for turn, cut in enumerate([*cuts, 200]):
             call = bench.call()
-            after = [(distances[-1], ids[-1])] if ids else []
+            after = [place] if place else []
             options = QueryOptions(k=cut) if turn % 2 else QueryOptions(credit=cut)
             call.ask(batch(name, [1], options, tables=table[None], after=after))
             account = call[1]
@@ -143,6 +154,7 @@ def test_resumed_searches_add_up_to_the_whole_answer(
             await call.finish()
             ids += account.ids
             distances += account.distances
+            place = account.last if account.ids else place
             if turn == 1:
                 index.compact()
         bench.close()

@@ -153,7 +153,7 @@ def test_one_row_of_weights_applies_to_all_queries(database: Database) -> None:
 
 def test_resume_tokens_are_read() -> None:
     request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=[(1.5, 2**64 - 1), (-math.inf, 4), (-0.0, 0)]))
-    assert [request.after(row) for row in range(3)] == [(1.5, 2**64 - 1), None, (0.0, 0)]
+    assert [request.after(row) for row in range(3)] == [(1.5, 2**64 - 1, b""), None, (0.0, 0, b"")]
     assert not read(batch("docs", [1], codes=bytes(2))).after_distances
     assert request.group is None
 
@@ -176,6 +176,16 @@ def test_invalid_resume_tokens(distances: list[float], ids: int, field: str) -> 
     with pytest.raises(FieldError) as caught:
         read(message)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("sums", [[bytes(16)], [bytes(16)] * 3, [bytes(16), b"x"], [bytes(17), b""]])
+def test_invalid_sums_of_resume_tokens(sums: list[bytes]) -> None:
+    message = batch("docs", [1, 2], codes=bytes(4), after=[(1.0, 1), (2.0, 2)])
+    del message.after_sums[:]
+    message.after_sums.extend(sums)
+    with pytest.raises(FieldError, match="after_sums") as caught:
+        read(message)
+    assert caught.value.field == "after_sums"
 
 
 ONES = np.ones((2, BITS))

@@ -55,6 +55,8 @@ class Chunk(NamedTuple):
     """One per hit, or empty if the message has no payloads."""
     bound: float
     end: QueryEnd | None
+    last_sum: bytes
+    """The exact distance of the last hit, or empty if it needs none."""
 
 
 def hits_of(response: search_pb2.SearchResponse) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
@@ -75,5 +77,6 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
     for row, (query_id, count) in enumerate(zip(query_ids, response.counts, strict=True)):
         hits = slice(first, first + count)
         end = ended.get(query_id) if last[query_id] == row else None
-        yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end)
+        last_sum = response.last_sums[row] if response.last_sums else b""
+        yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end, last_sum)
         first += count

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whamming.native import Budget, InvalidArgumentError, Plan
-from whamming.native.arguments import check_flag, check_radius, checked_place
+from whamming.native import Budget, InvalidArgumentError, Plan, Position
+from whamming.native.arguments import check_flag, check_radius, checked_position
 from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array, as_numbers
 from whamming.storage import Form, Rerank
@@ -137,14 +137,15 @@ def options_message(
 
 
 def query_request(
-    index: str, queries: Queries, options: search_pb2.QueryOptions, after: tuple[float, int] | None
+    index: str, queries: Queries, options: search_pb2.QueryOptions, after: Position | None
 ) -> search_pb2.SearchRequest:
     """Pack a single query. ``after`` is the hit after which it continues."""
     if len(queries) != 1:
         raise InvalidArgumentError(f"search takes one query, not {len(queries)}; use search_batch")
     request = queries.request(index, np.zeros(1, dtype=np.int64), options)
     if after is not None:
-        distance, last_id = checked_place(after)
+        distance, last_id, sum_of_costs = checked_position(after)
         request.queries.after_distances.append(distance)
         request.queries.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
+        request.queries.after_sums.append(sum_of_costs)
     return request

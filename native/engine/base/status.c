@@ -19,6 +19,8 @@ const char *wh_status_text(int status) {
         return "the index has no tables to probe";
     case WH_TOO_LARGE:
         return "the index has more postings than a single table can address";
+    case WH_SPAN:
+        return "the costs differ too much in magnitude to add them up exactly";
     case WH_OVERFLOW:
         return "the largest distance is more than a double can hold; scale the costs down";
     default:

@@ -115,8 +115,8 @@ static int run_group(const struct batch *b, size_t first, size_t count, wh_curso
     for (size_t i = 0; i < count && status == WH_OK && *complete; i++) {
         size_t row = first + i, found;
         int stop;
-        status =
-            wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, &found, &stop);
+        status = wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, NULL, &found,
+                                &stop);
         b->counts[row] = found;
         for (size_t at = row * b->k + found; at < (row + 1) * b->k; at++) {
             b->ids[at] = UINT64_MAX;

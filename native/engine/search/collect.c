@@ -5,13 +5,14 @@
 
 enum { SMALL = 12 }; /* up to this many hits are sorted by insertion */
 
-void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
-                   int resumed, struct hit after) {
+void collect_start(struct collector *c, struct hit *hits, size_t capacity, struct hit farthest, const uint8_t *dead,
+                   const struct hit *skipped, int resumed, struct hit after) {
     *c = (struct collector){.hits = hits,
                             .capacity = capacity,
-                            .limit = radius,
-                            .radius = radius,
+                            .limit = farthest.steps,
+                            .farthest = farthest,
                             .dead = dead,
+                            .skipped = skipped,
                             .resumed = resumed,
                             .after = after};
 }
@@ -46,8 +47,9 @@ static void sift_up(struct hit *heap, size_t at) {
 
 int collect_offer(struct collector *c, struct hit hit) {
     struct hit *heap = c->hits + c->proven;
-    if (hit.distance > c->limit) return 0;
+    if (hit.steps > c->limit || hit_before(c->farthest, hit)) return 0;
     if (c->resumed && !hit_before(c->after, hit)) return 1;
+    if (c->skipped && hit.id == c->skipped->id && !hit_before(*c->skipped, hit)) return 1;
     if (!collect_full(c)) {
         heap[c->count] = hit;
         sift_up(heap, c->count++);
@@ -57,7 +59,7 @@ int collect_offer(struct collector *c, struct hit hit) {
     } else {
         return 0;
     }
-    if (collect_full(c) && c->count && heap[0].distance < c->limit) c->limit = heap[0].distance;
+    if (collect_full(c) && c->count && heap[0].steps < c->limit) c->limit = heap[0].steps;
     return 1;
 }
 
@@ -124,7 +126,7 @@ void collect_prove(struct collector *c, uint64_t bound) {
     struct hit *heap = c->hits + c->proven;
     size_t low = 0;
     for (size_t i = 0; i < c->count; i++) {
-        if (heap[i].distance >= bound) continue;
+        if (heap[i].steps >= bound) continue;
         struct hit hit = heap[i];
         heap[i] = heap[low];
         heap[low++] = hit;

@@ -6,8 +6,8 @@
  *             0       sent        proven                            proven + count     capacity
  *
  * Invariants. Every proven hit comes before every hit of the heap and every hit not found yet. `limit` is the largest
- * distance that can still be among the best, ties included; hits beyond it are not accepted. part_lower_limit lowers
- * it when another part has enough nearer hits. Hits beyond it that were kept before are exempt: the cursor never needs
+ * number of steps that can still be among the best, ties included; hits beyond it are not accepted. part_lower_limit
+ * lowers it when another part has enough nearer hits. Hits beyond it that were kept before are exempt: the cursor never needs
  * them.
  */
 #include <stddef.h>
@@ -19,7 +19,8 @@ enum {
 };
 
 struct hit {
-    uint64_t distance; /* cost units above the floor */
+    uint64_t steps; /* with `rest`: the exact distance above the query's floor (distance.h) */
+    uint64_t rest;
     uint64_t id;
 };
 
@@ -29,32 +30,40 @@ struct collector {
     size_t sent;
     size_t proven;
     size_t count;
-    uint64_t limit;      /* inclusive; falls to the worst kept distance once the collector is full */
-    uint64_t radius;     /* inclusive: the initial limit, unless part_lower_limit has lowered it */
+    uint64_t limit;      /* inclusive; falls to the steps of the worst kept hit once the collector is full */
+    struct hit farthest; /* hits after this one are not kept; its steps are the initial limit */
     const uint8_t *dead; /* bit p: the item at place p is dead; NULL: none is. Callers do not offer dead items */
-    int resumed;         /* 1: only hits after `after` are kept */
+    const struct hit
+        *skipped; /* the hit with this id is not kept if it does not come after this position; may be NULL */
+    int resumed;  /* 1: only hits after `after` are kept */
     struct hit after;
     size_t cut[COLLECT_CUTS]; /* while sorting: where sections end, farthest first (see collect.c) */
     size_t cuts;
 };
 
 static inline int hit_before(struct hit a, struct hit b) {
-    return a.distance < b.distance || (a.distance == b.distance && a.id < b.id);
+    if (a.steps != b.steps) return a.steps < b.steps;
+    return a.rest != b.rest ? a.rest < b.rest : a.id < b.id;
 }
 
 /* Start a pass that collects up to `capacity` >= 1 hits in the given array. */
-void collect_start(struct collector *c, struct hit *hits, size_t capacity, uint64_t radius, const uint8_t *dead,
-                   int resumed, struct hit after);
+void collect_start(struct collector *c, struct hit *hits, size_t capacity, struct hit farthest, const uint8_t *dead,
+                   const struct hit *skipped, int resumed, struct hit after);
 
 /* Drop the hits that are not proven, but keep the limit: it makes the next plan fast from the start. Precondition:
  * every hit within the limit will be offered again. */
 void collect_restart(struct collector *c);
 
+/* Whether a code with this many steps may be kept. `carry`: how many more steps it may have with its rests. */
+static inline int collect_may_keep(const struct collector *c, uint64_t steps, uint64_t carry) {
+    return steps <= c->limit && !(c->resumed && steps + carry < c->after.steps);
+}
+
 /* Keep the hit if it is among the best. Callers need not offer hits beyond the limit. Returns 0 if neither this hit nor
  * any later one in the total order can be kept. */
 int collect_offer(struct collector *c, struct hit hit);
 
-/* Mark the kept hits nearer than `bound` as proven. Precondition: all hits nearer than it have been offered. */
+/* Mark the kept hits with fewer steps than `bound` as proven. Precondition: all such hits have been offered. */
 void collect_prove(struct collector *c, uint64_t bound);
 
 /* Sort the next piece of the kept hits and mark it as proven. Call again until count is 0. Precondition: all hits have

@@ -61,9 +61,9 @@ void cursor_share_limit(wh_cursor *c) {
     for (size_t i = 0; i < c->count; i++) part_lower_limit(&c->parts[i], limit);
 }
 
-/* Whether a hit comes before everything that part p has not proven yet. At an equal distance, p may still find a
- * smaller id. */
-static int certainly_before(struct hit hit, const struct part *p) { return hit.distance < p->bound; }
+/* Whether a hit comes before everything that part p has not proven yet. At as many steps, p may still find a smaller
+ * rest or id. */
+static int certainly_before(struct hit hit, const struct part *p) { return hit.steps < p->bound; }
 
 /* The part whose head is the next hit of the cursor; NULL if that is not certain yet. */
 static struct part *next_part(wh_cursor *c) {
@@ -81,12 +81,14 @@ static struct part *next_part(wh_cursor *c) {
     return best;
 }
 
-static size_t hand_out(wh_cursor *c, size_t capacity, uint64_t *ids, double *distances) {
+static size_t hand_out(wh_cursor *c, size_t capacity, uint64_t *ids, double *distances, struct wh_sum *sums) {
     size_t count = 0;
     for (struct part *p; count < capacity && c->wanted > 0 && (p = next_part(c)); count++) {
         c->last = part_take(p);
         ids[count] = c->last.id;
-        distances[count] = query_distance(&c->query, c->last.distance);
+        signed_wide sum = query_sum(&c->query, c->last);
+        distances[count] = query_rounded(&c->query, sum);
+        if (sums) sums[count] = sum_of(sum);
         c->handed_out++;
         if (c->wanted != UINT64_MAX) c->wanted--;
     }
@@ -115,13 +117,13 @@ static uint64_t compared(const wh_cursor *c) {
 }
 
 int wh_cursor_next(wh_cursor *c, size_t capacity, const struct wh_budget *budget, int eager, uint64_t *ids,
-                   double *distances, size_t *count, int *stop) {
+                   double *distances, struct wh_sum *sums, size_t *count, int *stop) {
     uint64_t start = clock_nanoseconds(), compared_before = compared(c);
     size_t found = 0;
     int status = c->failed, worked = 0;
     *stop = WH_MORE;
     while (status == WH_OK) {
-        found += hand_out(c, capacity - found, ids + found, distances + found);
+        found += hand_out(c, capacity - found, ids + found, distances + found, sums ? sums + found : NULL);
         struct part *behind = c->wanted && c->handed_out < c->live ? part_behind(c) : NULL;
         if (!behind && (c->wanted == 0 || c->handed_out == c->live || !next_part(c))) {
             *stop = WH_EXHAUSTED;
@@ -167,21 +169,21 @@ int wh_cursor_guess(const wh_cursor *c, size_t capacity, uint64_t *ids, double *
     hits_sort(hits, kept);
     for (; *count < kept && *count < capacity && *count < c->wanted; ++*count) {
         ids[*count] = hits[*count].id;
-        distances[*count] = query_distance(&c->query, hits[*count].distance);
+        distances[*count] = query_rounded(&c->query, query_sum(&c->query, hits[*count]));
     }
     wh_free(hits);
     return WH_OK;
 }
 
 double wh_cursor_bound(const wh_cursor *c) {
-    uint64_t bound = UINT64_MAX;
+    struct hit bound = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < c->count; i++) {
-        uint64_t of_part = part_bound(&c->parts[i]);
-        if (of_part < bound) bound = of_part;
+        struct hit of_part = part_bound(&c->parts[i]);
+        if (hit_before(of_part, bound)) bound = of_part;
     }
-    if (c->handed_out && c->last.distance > bound) bound = c->last.distance;
-    if (c->handed_out >= c->live || bound >= NO_RADIUS) return INFINITY;
-    return query_distance(&c->query, bound);
+    if (c->handed_out && hit_before(bound, c->last)) bound = c->last;
+    if (c->handed_out >= c->live || bound.steps >= NO_RADIUS) return INFINITY;
+    return query_rounded(&c->query, query_sum(&c->query, bound));
 }
 
 void wh_cursor_cancel(wh_cursor *c) { atomic_store_explicit(&c->cancelled, 1, memory_order_relaxed); }

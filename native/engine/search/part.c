@@ -39,7 +39,8 @@ static int start_round(struct part *p, int resumed) {
         p->hits = hits;
         p->room = capacity;
     }
-    collect_start(&p->collector, p->hits, capacity, p->radius, p->dead, resumed, p->last);
+    collect_start(&p->collector, p->hits, capacity, p->farthest, p->dead, p->query->skips ? &p->query->skipped : NULL,
+                  resumed, p->last);
     p->stats.rounds++;
     sweep_restart(&p->sweep);
     if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
@@ -73,18 +74,21 @@ static void end_probe(struct part *p) {
 static void work_sort(struct part *p) {
     struct collector *k = &p->collector;
     collect_prove_piece(k);
-    uint64_t bound = k->count ? k->hits[k->proven - 1].distance : p->beyond;
+    uint64_t bound = k->count ? k->hits[k->proven - 1].steps : p->beyond;
     if (bound > p->bound) p->bound = bound;
     if (k->count == 0) p->phase = PHASE_PROVEN;
 }
+
+/* Whether the radius includes all distances with as many steps as itself. */
+static int is_whole_step(const struct part *p) { return p->farthest.rest >= (UINT64_C(1) << p->query->shift) - 1; }
 
 static void finish_round(struct part *p) {
     /* Items that were not kept lie beyond the last kept hit if the round is full, otherwise beyond the radius. */
     const struct collector *k = &p->collector;
     p->beyond = UINT64_MAX;
     if (collect_full(k))
-        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].distance; /* the top of the heap is the last hit */
-    else if (p->radius != NO_RADIUS) p->beyond = p->radius + 1;
+        p->beyond = k->hits[k->count ? k->proven : k->proven - 1].steps; /* the top of the heap is the last hit */
+    else if (p->farthest.steps != NO_RADIUS) p->beyond = p->farthest.steps + is_whole_step(p);
     p->phase = PHASE_SORT;
     work_sort(p);
 }
@@ -183,7 +187,7 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
     p->query = query;
     p->dead = what->dead_count ? what->dead : NULL;
     p->live = index->meta.n - what->dead_count;
-    p->radius = query->radius;
+    p->farthest = query->farthest;
     p->bound = query->bound;
     p->last = query->after;
     p->kernels = planner_kernels(what->planner);
@@ -208,8 +212,8 @@ void part_free(struct part *p) {
 }
 
 void part_lower_limit(struct part *p, uint64_t limit) {
-    if (limit >= p->radius) return;
-    p->radius = p->collector.radius = limit;
+    if (limit >= p->farthest.steps) return;
+    p->farthest = p->collector.farthest = (struct hit){limit, UINT64_MAX, UINT64_MAX};
     if (limit < p->collector.limit) p->collector.limit = limit;
 }
 

@@ -28,8 +28,8 @@ struct part {
     const struct query *query;
     const uint8_t *dead;
     const struct kernels *kernels;
-    uint64_t live;   /* items that are not dead */
-    uint64_t radius; /* inclusive, in cost units; part_lower_limit may lower it */
+    uint64_t live;       /* items that are not dead */
+    struct hit farthest; /* the last position within the radius; part_lower_limit may lower it */
 
     enum phase phase;
     struct probe probe;
@@ -41,7 +41,7 @@ struct part {
     struct hit *hits;
     size_t room;     /* allocated size of `hits` */
     size_t round;    /* maximum number of hits in the current round */
-    uint64_t bound;  /* lower bound in cost units of every item neither returned nor proven */
+    uint64_t bound;  /* lower bound in steps of every item neither returned nor proven */
     uint64_t beyond; /* while sorting: lower bound of every item that was not kept */
     struct hit last; /* the last hit returned */
     uint64_t handed_out;
@@ -71,13 +71,14 @@ static inline struct hit part_take(struct part *p) {
     return p->last = p->collector.hits[p->collector.sent++];
 }
 
-/* Lower bound in cost units of every item that has not been returned; UINT64_MAX: there is none. */
-static inline uint64_t part_bound(const struct part *p) {
+/* A position that no item which has not been returned precedes. Its steps are at least NO_RADIUS if there is no such
+ * item. */
+static inline struct hit part_bound(const struct part *p) {
     const struct hit *head = part_head(p);
-    return head ? head->distance : p->bound;
+    return head ? *head : (struct hit){p->bound, 0, 0};
 }
 
-/* An upper bound on the distance of the cursor's k-th hit: k items of this part lie within it. UINT64_MAX: not known
+/* An upper bound on the steps of the cursor's k-th hit: k items of this part lie within it. UINT64_MAX: not known
  * yet. */
 static inline uint64_t part_limit(const struct part *p) {
     const struct collector *c = &p->collector;

@@ -151,18 +151,18 @@ static int already_met(const struct probe *p, const uint8_t *code, uint32_t t) {
 /* Offer a row within the limit, found in table t under this key, unless it was found before. Returns 0 if the index is
  * corrupt. */
 static int consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const uint8_t *code, uint32_t row,
-                    uint64_t distance) {
+                    uint64_t steps) {
     const wh_index *index = p->index;
     if (substring_key(code, &index->substring[t]) != key) return 1; /* hash collision */
     for (uint32_t other = 0; other < index->meta.tables; other++)
         if (other != t && already_met(p, code, other)) return 1;
-    return offer_row(index, c, row, distance);
+    return offer_row(index, c, row, distance_exact(p->distance, code, steps));
 }
 
 /* A row within the limit. */
 struct found {
     const uint8_t *code;
-    uint64_t distance;
+    uint64_t steps;
     uint32_t row;
 };
 
@@ -175,7 +175,7 @@ static int consider_all(struct probe *p, struct collector *c, uint32_t t, uint32
     }
     for (size_t i = 0; i < count; i++) fetch_ids(p->index, found[i].row);
     for (size_t i = 0; i < count; i++)
-        if (found[i].distance <= c->limit && !consider(p, c, t, key, found[i].code, found[i].row, found[i].distance))
+        if (found[i].steps <= c->limit && !consider(p, c, t, key, found[i].code, found[i].row, found[i].steps))
             return 0;
     return 1;
 }
@@ -196,13 +196,14 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, entry + i * bytes);
         left = sieve_run(p->sieve, count, in);
     }
+    uint64_t carry = distance_carry(p->distance);
     p->counts.verified += left;
     for (size_t i = 0; i < left; i++) {
         uint64_t at = sieved ? in[i] : i;
         const uint8_t *code = entry + at * bytes;
-        uint64_t distance = distance_of(p->distance, code);
-        if (distance > c->limit) continue;
-        found[within++] = (struct found){code, distance, load32(index->postings + 4 * (start + at))};
+        uint64_t steps = distance_of(p->distance, code);
+        if (!collect_may_keep(c, steps, carry)) continue;
+        found[within++] = (struct found){code, steps, load32(index->postings + 4 * (start + at))};
     }
     return consider_all(p, c, t, key, found, within);
 }
@@ -225,12 +226,13 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
         for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
         left = sieve_run(p->sieve, count, in);
     }
+    uint64_t carry = distance_carry(p->distance);
     p->counts.verified += left;
     for (size_t i = 0; i < left; i++) {
         uint32_t row = rows[sieved ? in[i] : i];
         const uint8_t *code = index->codes + row * bytes;
-        uint64_t distance = distance_of(p->distance, code);
-        if (distance <= c->limit) found[within++] = (struct found){code, distance, row};
+        uint64_t steps = distance_of(p->distance, code);
+        if (collect_may_keep(c, steps, carry)) found[within++] = (struct found){code, steps, row};
     }
     return consider_all(p, c, t, key, found, within);
 }

@@ -3,12 +3,13 @@
 /* Costs rounded down to bytes, for the SIMD filters. A sum of them is a lower bound of the scaled distance. */
 #include <stdint.h>
 
-#define NO_LIMIT (UINT64_C(1) << 55) /* above every distance */
+#define NO_LIMIT (UINT64_C(1) << 63) /* above every distance, in steps */
 
 /* The scale at which every distance within the limit has a sum of at most `top`.
  *
- * Proof: with scale <= top / limit (1 - 2^-50), the planes' costs c_p satisfy sum floor(fl(c_p x scale)) <=
- * sum c_p x scale x (1 + 2^-53)^2 <= top x (1 - 2^-50)(1 + 2^-51) < top. */
+ * Proof: each conversion to a double, product and quotient errs by a factor of at most 1 / (1 - 2^-53). The scale
+ * results from three of them, a look-up from two more; five are less than 1 + 2^-50. So the sum of a code within the
+ * limit is less than top x (1 - 2^-50)(1 + 2^-50) < top. */
 static inline double quantise_scale(uint64_t limit, uint32_t top) {
     return limit ? top / (double)limit * (1 - 0x1p-50) : 0x1p60; /* limit 0: any cost exceeds it */
 }

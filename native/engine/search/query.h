@@ -1,6 +1,7 @@
 #ifndef WHAMMING_QUERY_H
 #define WHAMMING_QUERY_H
 /* One query: the data that the searches of all parts share. */
+#include "base/wide.h"
 #include "search/collect.h"
 #include "search/distance.h"
 
@@ -8,16 +9,21 @@
 
 struct query {
     uint64_t *delta;
-    uint8_t *optimum; /* in the same allocation, after the deltas */
-    int64_t floor;
-    int32_t exponent;
-    uint32_t plan;   /* enum wh_plan */
-    uint64_t k;      /* maximum number of hits */
-    uint64_t radius; /* inclusive, in cost units */
-    int nothing;     /* 1: k or radius allow no hit at all */
-    int resumed;     /* 1: only hits after `after` */
+    uint64_t *rest;   /* in the same allocation, after the deltas; NULL if all rests are 0 */
+    uint8_t *optimum; /* in the same allocation, at its end */
+    signed_wide floor;
+    wide range;  /* the sum of all differences, in units */
+    double unit; /* 2^exponent */
+    uint32_t shift;
+    uint32_t plan;       /* enum wh_plan */
+    uint64_t k;          /* maximum number of hits */
+    struct hit farthest; /* the last position within the radius */
+    int nothing;         /* 1: k or radius allow no hit at all */
+    int resumed;         /* 1: only hits after `after` */
     struct hit after;
-    uint64_t bound; /* initial lower bound, in cost units */
+    int skips; /* 1: `skipped` is set (collect.h) */
+    struct hit skipped;
+    uint64_t bound; /* initial lower bound, in steps */
     struct distance distance;
 };
 
@@ -26,7 +32,16 @@ struct query {
 int query_init(struct query *query, uint32_t bits, const struct wh_search *search);
 void query_free(struct query *query);
 
-/* Convert cost units above the floor to a distance. */
-double query_distance(const struct query *query, uint64_t units);
+/* The exact distance of a hit, in units. */
+static inline signed_wide query_sum(const struct query *q, struct hit hit) {
+    return q->floor + (signed_wide)(((wide)hit.steps << q->shift) + hit.rest);
+}
+
+/* A sum of units as a distance: rounded to the nearest double, ties to even. The conversion to double is the only
+ * rounding. The product is exact: a unit is at least 2^-1074, so a sum that is rounded makes a normal double. */
+static inline double query_rounded(const struct query *q, signed_wide sum) {
+    int64_t small = (int64_t)sum;
+    return (small == sum ? (double)small : (double)sum) * q->unit;
+}
 
 #endif

@@ -3,6 +3,7 @@
 /* A row is one distinct code. These functions offer the hits of all ids that share it. */
 #include "index/arrays.h"
 #include "search/collect.h"
+#include "search/distance.h"
 
 /* Prefetch what offer_row needs: first the row's group, later its ids. If all codes are distinct, the row is also the
  * place, so the id is prefetched at once. If each id equals its row, there is nothing to prefetch. */
@@ -19,15 +20,18 @@ static inline int is_dead(const struct collector *collector, uint64_t place) {
 }
 
 /* Offer the ids of a row, smallest first, until the collector accepts no more. Returns 0 if GROUPS is corrupt. */
-static inline int offer_row(const wh_index *index, struct collector *collector, uint32_t row, uint64_t distance) {
+static inline int offer_row(const wh_index *index, struct collector *collector, uint32_t row, struct exact distance) {
     if (!index->groups) {
-        if (!is_dead(collector, row)) collect_offer(collector, (struct hit){distance, id_at(index, row)});
+        if (!is_dead(collector, row))
+            collect_offer(collector, (struct hit){distance.steps, distance.rest, id_at(index, row)});
         return 1;
     }
     uint64_t start = load32(index->groups + 4 * (uint64_t)row), stop = load32(index->groups + 4 * (uint64_t)row + 4);
     if (start > stop || stop > index->meta.n) return 0;
-    for (uint64_t place = start; place < stop; place++)
-        if (!is_dead(collector, place) && !collect_offer(collector, (struct hit){distance, id_at(index, place)})) break;
+    for (uint64_t place = start; place < stop; place++) {
+        if (is_dead(collector, place)) continue;
+        if (!collect_offer(collector, (struct hit){distance.steps, distance.rest, id_at(index, place)})) break;
+    }
     return 1;
 }
 

@@ -111,14 +111,17 @@ static void quantise(struct sweep *s, uint64_t limit) {
 
 static int verify(struct sweep *s, struct collector *c, size_t count) {
     const wh_index *index = s->index;
+    uint64_t carry = distance_carry(s->distance);
     s->counts.candidates += count;
     for (size_t i = 0; i < count; i++) __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
     for (size_t i = 0; i < count; i++) {
         uint32_t row = s->survivors[i];
         if (row >= index->meta.rows) continue; /* padding of the last block */
         s->counts.verified++;
-        uint64_t d = distance_of(s->distance, index->codes + (uint64_t)row * index->code_bytes);
-        if (d <= c->limit && !offer_row(index, c, row, d)) return 0;
+        const uint8_t *code = index->codes + (uint64_t)row * index->code_bytes;
+        uint64_t steps = distance_of(s->distance, code);
+        if (collect_may_keep(c, steps, carry) && !offer_row(index, c, row, distance_exact(s->distance, code, steps)))
+            return 0;
     }
     return 1;
 }

@@ -59,7 +59,7 @@ static void test_chunks(const struct wh_part *part, const struct twin_data *d, c
     while (cursor && stop != WH_EXHAUSTED && sent <= want) {
         size_t count = 0;
         if (sent < d->n) CHECK(bound <= twin_distance(q, hits[sent]));
-        CHECK(wh_cursor_next(cursor, chunk, NULL, eager, ids, distances, &count, &stop) == WH_OK);
+        CHECK(wh_cursor_next(cursor, chunk, NULL, eager, ids, distances, NULL, &count, &stop) == WH_OK);
         CHECK(sent + count <= want && twin_agrees(q, hits, sent, ids, distances, count));
         CHECK(count > 0 || stop == WH_EXHAUSTED);
         sent += count;
@@ -86,7 +86,7 @@ static void test_pauses(const struct wh_part *part, const struct twin_data *d, c
     struct wh_stats stats;
     CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
     for (int calls = 0; cursor && calls < 5 && stop != WH_EXHAUSTED; calls++) {
-        CHECK(wh_cursor_next(cursor, 7, &budget, 0, ids, distances, &count, &stop) == WH_OK);
+        CHECK(wh_cursor_next(cursor, 7, &budget, 0, ids, distances, NULL, &count, &stop) == WH_OK);
         CHECK(twin_agrees(q, hits, sent, ids, distances, count));
         sent += count;
         CHECK(wh_cursor_guess(cursor, (size_t)d->n, ids, distances, &count) == WH_OK);
@@ -96,18 +96,19 @@ static void test_pauses(const struct wh_part *part, const struct twin_data *d, c
     wh_cursor_stats(cursor, &stats);
     CHECK(stats.rounds >= 1 || d->n == 0);
     wh_cursor_cancel(cursor);
-    CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
+    CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, NULL, &count, &stop) == WH_OK);
     CHECK(stop == WH_CANCELLED || stop == WH_EXHAUSTED || (stop == WH_MORE && count == d->n));
     sent += count;
     wh_cursor_close(cursor);
     if (sent) { /* resume with a new cursor */
-        search.resumed = 1;
+        search.resumed = q->scale.rounded ? WH_AFTER_SUM : WH_AFTER_DISTANCE;
+        search.after_sum = sum_of(hits[sent - 1].distance);
         search.after_distance = twin_distance(q, hits[sent - 1]);
         search.after_id = hits[sent - 1].id;
     }
     cursor = NULL;
     CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
-    CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
+    CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, NULL, &count, &stop) == WH_OK);
     CHECK(count == d->n - sent && twin_agrees(q, hits, sent, ids, distances, count));
     wh_cursor_close(cursor);
     free(ids);
@@ -128,7 +129,7 @@ static void test_radius(const struct wh_part *part, const struct twin_data *d, c
         size_t count = 0;
         int stop = WH_MORE;
         CHECK(wh_cursor_open(part, 1, &search, &cursor) == WH_OK);
-        CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, &count, &stop) == WH_OK);
+        CHECK(wh_cursor_next(cursor, (size_t)d->n, NULL, 0, ids, distances, NULL, &count, &stop) == WH_OK);
         CHECK(count == want && twin_agrees(q, hits, 0, ids, distances, count));
         CHECK(stop == WH_EXHAUSTED);
         wh_cursor_close(cursor);
@@ -368,10 +369,10 @@ static int build_and_search(const struct twin_data *d, const struct twin_query *
     }
     if (status == WH_OK && !batch) status = wh_cursor_open(&part, 1, &search, &cursor);
     if (status == WH_OK && !batch) {
-        status = wh_cursor_next(cursor, 5, NULL, 1, ids, distances, &count, &stop);
+        status = wh_cursor_next(cursor, 5, NULL, 1, ids, distances, NULL, &count, &stop);
         if (status == WH_OK) status = wh_cursor_guess(cursor, 600, ids, distances, &count);
-        if (status == WH_OK) status = wh_cursor_next(cursor, 600, NULL, 0, ids, distances, &count, &stop);
-        else CHECK(wh_cursor_next(cursor, 600, NULL, 0, ids, distances, &count, &stop) == status || stop >= 0);
+        if (status == WH_OK) status = wh_cursor_next(cursor, 600, NULL, 0, ids, distances, NULL, &count, &stop);
+        else CHECK(wh_cursor_next(cursor, 600, NULL, 0, ids, distances, NULL, &count, &stop) == status || stop >= 0);
     }
     wh_cursor_close(cursor);
     wh_index_close(index);

@@ -50,7 +50,7 @@ static void search(const struct wh_part *part, const struct wh_search *query) {
     if (wh_cursor_open(part, 1, query, &cursor) != WH_OK) return;
     for (int call = 0; call < 3; call++) {
         size_t count = 99;
-        int stop = 99, status = wh_cursor_next(cursor, 40, &budget, call & 1, ids, distances, &count, &stop);
+        int stop = 99, status = wh_cursor_next(cursor, 40, &budget, call & 1, ids, distances, NULL, &count, &stop);
         if (count > 40 || stop < WH_MORE || stop > WH_CANCELLED) abort();
         if (status != WH_OK && status != WH_CORRUPT) abort();
         if (status != WH_OK || stop == WH_EXHAUSTED) break;

@@ -38,7 +38,7 @@ static void *search_with_cursors(void *argument) {
         int stop = WH_MORE;
         CHECK(wh_cursor_open(&part, 1, &search, &cursor) == WH_OK);
         while (stop != WH_EXHAUSTED) {
-            if (wh_cursor_next(cursor, 64, NULL, job & 1, ids, distances, &count, &stop) != WH_OK) abort();
+            if (wh_cursor_next(cursor, 64, NULL, job & 1, ids, distances, NULL, &count, &stop) != WH_OK) abort();
             CHECK(twin_agrees(&queries[kind], hits[kind], sent, ids, distances, count));
             sent += count;
         }
@@ -105,11 +105,11 @@ static void test_cancelled_cursors(void) {
         int stop = WH_MORE;
         CHECK(wh_cursor_open(&part, 1, &search, &cursor) == WH_OK);
         start(&thread, cancel_cursor, cursor);
-        CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, &count, &stop) == WH_OK);
+        CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, NULL, &count, &stop) == WH_OK);
         pthread_join(thread, NULL);
         CHECK(stop == WH_CANCELLED || (stop == WH_EXHAUSTED && count == CODES));
         CHECK(twin_agrees(&queries[kind], hits[kind], 0, ids, distances, count));
-        CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, &count, &stop) == WH_OK);
+        CHECK(wh_cursor_next(cursor, CODES, NULL, 0, ids, distances, NULL, &count, &stop) == WH_OK);
         CHECK(stop == WH_CANCELLED || stop == WH_EXHAUSTED);
         wh_cursor_close(cursor);
     }

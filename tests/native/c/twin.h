@@ -2,7 +2,7 @@
 #define WHAMMING_TWIN_H
 /* The naive twin of the engine, and random data for comparing the two. The twin computes every distance bit by bit and
  * sorts all hits. */
-#include "whamming.h"
+#include "base/wide.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static inline void *must(void *memory) {
 }
 
 struct twin_hit {
-    int64_t distance; /* cost units, including the floor */
+    signed_wide distance; /* in units, including the floor */
     uint64_t id;
 };
 
@@ -44,9 +44,8 @@ struct twin_data {
 
 struct twin_query {
     uint8_t *optimum;
-    uint64_t *delta;
-    int64_t floor;
-    int32_t exponent;
+    uint64_t *delta, *rest;
+    struct wh_scale scale;
 };
 
 enum twin_weights { TWIN_RANDOM, TWIN_ZERO, TWIN_INTEGERS, TWIN_NEGATIVE, TWIN_HUGE, TWIN_WEIGHTS };
@@ -81,7 +80,9 @@ static inline void twin_data_free(struct twin_data *d) {
 }
 
 static inline struct twin_query twin_query(const struct twin_data *d, enum twin_weights kind, uint64_t seed) {
-    struct twin_query q = {.optimum = must(malloc(d->code_bytes)), .delta = must(malloc(sizeof(uint64_t) * d->bits))};
+    struct twin_query q = {.optimum = must(malloc(d->code_bytes)),
+                           .delta = must(malloc(sizeof(uint64_t) * d->bits)),
+                           .rest = must(malloc(sizeof(uint64_t) * d->bits))};
     double *table = must(malloc(sizeof(double) * 2 * d->bits));
     const uint8_t *near = d->n ? d->codes + random_below(&seed, d->n) * d->code_bytes : NULL;
     for (uint32_t i = 0; i < d->bits; i++) {
@@ -90,13 +91,12 @@ static inline struct twin_query twin_query(const struct twin_data *d, enum twin_
         if (kind == TWIN_ZERO) weight = 0;
         if (kind == TWIN_INTEGERS) weight = floor(4 * weight);
         if (kind == TWIN_NEGATIVE) weight -= 0.5;
-        if (kind == TWIN_HUGE) weight = weight < 0.2 ? 1e30 : 1e-30;
+        if (kind == TWIN_HUGE) weight = weight < 0.2 ? 1e30 : 1e12 + 1e12 * weight;
         table[2 * i + bit] = 0;
         table[2 * i + (1 - bit)] = weight;
     }
     size_t failed;
-    if (wh_costs_round_tables(table, WH_DOUBLE, d->bits, 1, q.optimum, q.delta, &q.floor, &q.exponent, &failed) !=
-        WH_OK)
+    if (wh_costs_of_tables(table, WH_DOUBLE, d->bits, 1, q.optimum, q.delta, q.rest, &q.scale, &failed) != WH_OK)
         abort();
     free(table);
     return q;
@@ -105,13 +105,14 @@ static inline struct twin_query twin_query(const struct twin_data *d, enum twin_
 static inline void twin_query_free(struct twin_query *q) {
     free(q->optimum);
     free(q->delta);
+    free(q->rest);
 }
 
 static inline struct wh_search twin_search(const struct twin_query *q, uint32_t plan, uint64_t k) {
     return (struct wh_search){.optimum = q->optimum,
                               .delta = q->delta,
-                              .floor = q->floor,
-                              .exponent = q->exponent,
+                              .rest = q->rest,
+                              .scale = q->scale,
                               .plan = plan,
                               .k = k,
                               .radius = INFINITY};
@@ -128,9 +129,10 @@ static inline struct twin_hit *twin_answer(const struct twin_data *d, const stru
     struct twin_hit *hits = must(malloc(sizeof *hits * (size_t)(d->n + 1)));
     for (uint64_t row = 0; row < d->n; row++) {
         const uint8_t *code = d->codes + row * d->code_bytes;
-        int64_t sum = q->floor;
+        signed_wide sum = wide_of(q->scale.floor);
         for (uint32_t i = 0; i < d->bits; i++)
-            if ((code[i >> 3] ^ q->optimum[i >> 3]) >> (i & 7) & 1) sum += (int64_t)q->delta[i];
+            if ((code[i >> 3] ^ q->optimum[i >> 3]) >> (i & 7) & 1)
+                sum += (signed_wide)(((wide)q->delta[i] << q->scale.shift) + q->rest[i]);
         hits[row] = (struct twin_hit){sum, d->ids ? d->ids[row] : row};
     }
     if (d->n) qsort(hits, (size_t)d->n, sizeof *hits, twin_compare);
@@ -138,7 +140,7 @@ static inline struct twin_hit *twin_answer(const struct twin_data *d, const stru
 }
 
 static inline double twin_distance(const struct twin_query *q, struct twin_hit hit) {
-    return ldexp((double)hit.distance, -q->exponent);
+    return ldexp((double)hit.distance, q->scale.exponent);
 }
 
 /* Whether the engine's `count` hits equal the twin's, starting at number `first`. */

@@ -1,4 +1,4 @@
-/* Unit tests of the engine: rounding of costs, and what a planner learns. */
+/* Unit tests of the engine: conversion of costs, and what a planner learns. */
 #include "search/planner.h"
 
 #include <math.h>
@@ -19,38 +19,41 @@ static void check(int holds, const char *condition, int line) {
 static void test_costs(void) {
     double table[4] = {0, 1, NAN, 0};
     uint8_t optimum[1], expected_optimum[1], code = 1, bytes[sizeof(float) * 4 + 1];
-    uint64_t delta[2], expected_delta[2];
-    int64_t floor_units, expected_floor;
-    int32_t exponent, expected_exponent;
+    uint64_t delta[2], expected_delta[2], rest[2];
+    struct wh_scale scale, expected;
     size_t query = 9;
-#define ROUND(type, bits) wh_costs_round_tables(table, type, bits, 1, optimum, delta, &floor_units, &exponent, &query)
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE && query == 0);
+#define CONVERT(type, bits) wh_costs_of_tables(table, type, bits, 1, optimum, delta, rest, &scale, &query)
+    CHECK(CONVERT(WH_DOUBLE, 2) == WH_NOT_FINITE && query == 0);
     table[2] = -INFINITY;
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_NOT_FINITE);
-    CHECK(ROUND(WH_DOUBLE, 0) == WH_ARGUMENT);
-    CHECK(ROUND(WH_DOUBLE, WH_MAX_BITS + 1) == WH_ARGUMENT);
-    CHECK(ROUND(WH_FLOAT + 1, 2) == WH_ARGUMENT);
+    CHECK(CONVERT(WH_DOUBLE, 2) == WH_NOT_FINITE);
+    CHECK(CONVERT(WH_DOUBLE, 0) == WH_ARGUMENT);
+    CHECK(CONVERT(WH_DOUBLE, WH_MAX_BITS + 1) == WH_ARGUMENT);
+    CHECK(CONVERT(WH_FLOAT + 1, 2) == WH_ARGUMENT);
+    table[2] = 1e-300;
+    CHECK(CONVERT(WH_DOUBLE, 2) == WH_SPAN);
+    table[1] = 0;
     table[2] = 1.7e308;
     table[0] = 1.7e308;
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_OVERFLOW);
+    CHECK(CONVERT(WH_DOUBLE, 2) == WH_OVERFLOW);
     /* Code 01 with weights .75 (bit 0) and -2 (bit 1): matching bit 0 and differing in bit 1 is cheapest. */
     double weights[2] = {0.75, -2}, same[4] = {0.75, 0, 0, -2};
     float narrow[4] = {0.75f, 0, 0, -2};
     memcpy(table, same, sizeof table);
-    CHECK(ROUND(WH_DOUBLE, 2) == WH_OK && optimum[0] == 3 && floor_units < 0);
+    CHECK(CONVERT(WH_DOUBLE, 2) == WH_OK && optimum[0] == 3 && delta[0] == 3 && delta[1] == 8);
+    CHECK(scale.floor.high == -1 && scale.floor.low == UINT64_MAX - 7 && scale.exponent == -2 && scale.shift == 0);
     memcpy(bytes + 1, narrow, sizeof narrow);
-    CHECK(wh_costs_round_tables(bytes + 1, WH_FLOAT, 2, 1, expected_optimum, expected_delta, &expected_floor,
-                                &expected_exponent, &query) == WH_OK);
+    CHECK(wh_costs_of_tables(bytes + 1, WH_FLOAT, 2, 1, expected_optimum, expected_delta, rest, &expected, &query) ==
+          WH_OK);
     CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
-    CHECK(floor_units == expected_floor && exponent == expected_exponent);
-    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, expected_optimum, expected_delta,
-                                 &expected_floor, &expected_exponent, &query) == WH_OK);
+    CHECK(memcmp(&scale, &expected, sizeof scale) == 0);
+    CHECK(wh_costs_of_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, expected_optimum, expected_delta, rest, &expected,
+                              &query) == WH_OK);
     CHECK(optimum[0] == expected_optimum[0] && delta[0] == expected_delta[0] && delta[1] == expected_delta[1]);
-    CHECK(floor_units == expected_floor && exponent == expected_exponent);
+    CHECK(memcmp(&scale, &expected, sizeof scale) == 0);
     weights[1] = NAN;
-    CHECK(wh_costs_round_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, optimum, delta, &floor_units, &exponent,
-                                 &query) == WH_NOT_FINITE);
-#undef ROUND
+    CHECK(wh_costs_of_weights(&code, 1, weights, 1, WH_DOUBLE, 2, 1, optimum, delta, rest, &scale, &query) ==
+          WH_NOT_FINITE);
+#undef CONVERT
 }
 
 /* Sweeps slower than the estimate raise it step by step; short sweeps are ignored. */
