@@ -179,7 +179,7 @@ class Cursor:
 
     @property
     def lower_bound(self) -> float:
-        """No item that has not been returned is nearer than this; infinity if none is left."""
+        """Lower bound on the distance of every item that has yet to be returned; infinity if there is none."""
         if self._pending:
             return self._pending[-1].distance
         return float(lib.wh_cursor_bound(self._open))

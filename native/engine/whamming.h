@@ -28,8 +28,8 @@
  *
  * Codes. Bit i of a code is in byte i >> 3, mask 1 << (i & 7). Bits past the last one are ignored.
  *
- * Places. Items are stored in an order of the engine's own. An item's place is its position in that order, 0 .. n - 1
- * (the order of WH_IDS).
+ * Places. The engine stores items in its own order, that of WH_IDS. The place of an item is its position in this
+ * order, 0 .. n - 1.
  *
  * Failures. Functions return WH_OK or another wh_status. On failure they leave their out-pointers untouched, unless
  * documented otherwise. No function calls back or prints. Only wh_keep_memory changes a setting of the process.
@@ -55,8 +55,8 @@ const char *wh_status_text(int status);
  * millisecond. Returns 1 if any was given back; 0 if there was none or the C library does not support this. */
 int wh_release_memory(void);
 
-/* Make the C library keep up to about 16 MiB of freed memory per heap, until the process ends. By default it returns
- * the scratch memory of a batch to the system after each call, and the next call pays for page faults. Allocations of
+/* Make the C library keep up to about 16 MiB of freed memory per heap, until the process ends. By default, it returns
+ * the scratch memory of each batch to the system, and the next batch pays for page faults. Allocations of
  * 1 MiB and more are still returned as soon as they are freed. Meant for programs that mostly search, such as a server.
  * Returns 1 if it took effect; 0 if the C library has no such setting. */
 int wh_keep_memory(void);
@@ -302,7 +302,7 @@ struct wh_budget {
 struct wh_stats {
     uint32_t plan;     /* WH_PROBE or WH_SWEEP: the current or last plan of the first part */
     uint32_t switched; /* 1: changed from probe to sweep */
-    uint32_t rounds;   /* passes over the part with the most; 1 unless k is unlimited or exceeds 65,536 */
+    uint32_t rounds;   /* largest number of passes over a part; above 1 only if k is unlimited or exceeds 65,536 */
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed, empty ones included */
     uint64_t buckets_nonempty; /* buckets probed that were not empty */

@@ -2,10 +2,11 @@
 #define WHAMMING_ARRAYS_H
 /* The flat arrays of an index, and the index opened over them.
  *
- * All integers are little-endian and may be unaligned. With n codes, of which r are distinct (the rows), b bits,
- * B = ceil(b / 8), m tables:
+ * All integers are little-endian and may be unaligned. There are n codes of b bits, each B = ceil(b / 8) bytes long.
+ * The r distinct codes are the rows. There are m tables.
  *
- *   META       struct meta, then uint16 frequency[b]: fraction of ones per bit, in units of 1 / 65535
+ *   META       struct meta, then uint16 frequency[b]: fraction of ones per bit, in units of 1 / 65535, estimated from
+ *              up to 65,536 rows
  *   CODES      r x B bytes, then 8 zero bytes, so that 8-byte loads never leave the array
  *   BLOCKS     ceil(r / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
  *              of its 128 codes: the low nibble of byte j belongs to code j, the high nibble to code 64 + j
@@ -17,21 +18,24 @@
  *   IDS        id_bytes (0, 4 or 8) per code, row by row, increasing within a row; 0: each id equals its row
  *   GROUPS     uint32 start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x r), grouped by bucket; rows increase within a bucket (single: per table)
+ *   POSTINGS   uint32 row x (m x r). Multi: by table, then by bucket. Single: by bucket, then by table. Within such a
+ *              group, rows increase
  *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 zero bytes
  *
  * Substrings. The first c (`covered`) bits of the code are cut into m substrings of consecutive bits. The first (c mod
  * m) substrings have ceil(c / m) bits, the others floor(c / m). The value of a substring is its key; the substring's
  * first bit is the key's lowest bit.
  *
- * Buckets. A key of at most directory_bits bits is its own bucket number. A longer key is hashed to that many bits, so
- * that no table needs a directory of 2^32 entries. Different keys may then share a bucket. A search compares all rows
- * of the bucket, but takes only those whose key is the one that it probes.
+ * Buckets. A key of at most directory_bits bits is its own bucket number. A longer key is hashed to directory_bits
+ * bits, so that no table needs a directory of 2^32 entries. Different keys may then share a bucket. A search compares
+ * all rows of the bucket, but takes only those whose key is the one that it probes. A directory has 2^d buckets, where
+ * d is the smaller of directory_bits and the length of the directory's longest key. It says where the postings of table
+ * t in bucket i start and end:
  *
- *   multi, per table:     uint32 offset[2^d + 1], counted from that table's first posting (t x r)
- *   single, wide:         uint32 offset[2^d x m + 1]; the group of table t in bucket k is k x m + t
- *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes; the group of table t is
- *                         [base + end[t - 1], base + end[t]), where end[-1] = 0
+ *   multi, per table:     uint32 offset[2^d + 1]: t x r + [offset[i], offset[i + 1])
+ *   single, wide:         uint32 offset[2^d x m + 1]: [offset[i x m + t], offset[i x m + t + 1])
+ *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: base + [end[t - 1], end[t]), where
+ *                         end[-1] = 0
  *
  * The single table is that of the paper's section IV.B: one directory for all substrings. Unlike in the paper, each
  * bucket groups its postings by table, so that a probe for table t finds only rows whose t-th substring is the key.

@@ -38,7 +38,8 @@ static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
     return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
 }
 
-/* Transpose 128 codes into planes. A byte of a plane has a nibble of code `lane` and, above it, one of code `lane + 64`. */
+/* Transpose 128 codes into planes. Byte `lane` of a plane has a nibble of code `lane` and, in its high half, one of
+ * code `lane + 64`. */
 static void fill_block(void *context, size_t block, uint32_t worker) {
     struct build *b = context;
     (void)worker;
@@ -185,7 +186,8 @@ static void write_ids(struct build *b, const uint64_t *ids, const struct distinc
     }
 }
 
-/* Count the ones of each bit in `rows` codes, `step` codes apart. Eight counters of a byte each fit into a word. */
+/* Count the ones of each bit in `rows` codes, `step` codes apart. A word holds eight counters of a byte each, which are
+ * added to `ones` after every 255 codes. */
 static void count_set_bits(const uint8_t *codes, size_t bytes, size_t step, size_t rows, uint32_t *ones) {
     uint64_t counters[WH_MAX_BITS / 8];
     for (size_t first = 0; first < rows; first += UINT8_MAX) {
@@ -193,7 +195,7 @@ static void count_set_bits(const uint8_t *codes, size_t bytes, size_t step, size
         memset(counters, 0, sizeof *counters * bytes);
         for (size_t row = first; row < end; row++) {
             const uint8_t *code = codes + row * step * bytes;
-            for (size_t i = 0; i < bytes; i++) { /* byte j of `bits` is bit j of code[i], 0 or not; then 0 or 1 */
+            for (size_t i = 0; i < bytes; i++) { /* byte j of `bits` is code[i] & 1 << j; it becomes 0 or 1 */
                 uint64_t bits = code[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
                 counters[i] += (bits + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101);
             }

@@ -1,10 +1,10 @@
 /* Looking up ids: a search through the places sorted by id.
  *
- * Each search starts at the result of the one before. It guesses from the distance between the two ids how far ahead
- * its result is, as if the ids of the index were evenly spaced, and corrects the guess in steps that double (galloping
- * search). Each step reads an id at a random place, so the number of steps matters. A list of increasing ids takes one
- * or two steps per id if the index's ids are consecutive. At worst, it takes about twice as many as a binary
- * search. */
+ * Each search starts at the result of the previous one. From the difference between its id and the previous id, it
+ * guesses how far ahead its result is, as if the ids of the index were evenly spaced. It corrects the guess in steps
+ * that double (galloping search). Each step reads an id at a random place, so the number of steps matters. A list of
+ * increasing ids takes one or two steps per id if the index's ids are consecutive. At worst, it takes about twice as
+ * many as a binary search. */
 #include "index/arrays.h"
 
 struct finder {

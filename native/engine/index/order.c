@@ -27,7 +27,7 @@ enum {
     LARGE = 4096,
     SAMPLE = 256,    /* codes in the sample */
     CHOICES = 24,    /* bits to choose from: those that divide the node most evenly */
-    WITNESSES = 128, /* bits, evenly spaced, to compute covariances with; up to twice as many, because of rounding */
+    WITNESSES = 128, /* bits, evenly spaced, to compute covariances with; rounding may nearly double their number */
     /* The same for nodes that are not large. */
     SMALL_SAMPLE = 64,
     SMALL_CHOICES = 8,

@@ -76,7 +76,8 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.counts.planes;
         part_swept(p);
     }
-    /* Learn even if few queries sweep. They share little, and the estimate should reflect what is usually shared. */
+    /* Learn even if few queries sweep. Their planes take longer, because fewer queries share them. The estimate should
+     * be the average over all groups. */
     planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
     return WH_OK;
 }
@@ -102,7 +103,7 @@ static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t co
     return status;
 }
 
-/* Search a group. Clears *complete if it had to stop; its results are unspecified then. */
+/* Search a group. Clears *complete if it had to stop; the group's results are then unspecified. */
 static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[], int *complete) {
     int status = WH_OK;
     uint64_t start = clock_nanoseconds();

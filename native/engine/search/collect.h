@@ -7,15 +7,15 @@
  *
  * Invariants. Every proven hit comes before every hit of the heap and every hit not found yet. `limit` is the largest
  * number of steps that can still be among the best, ties included; hits beyond it are not accepted. part_lower_limit
- * lowers it when another part has enough nearer hits. Hits beyond it that were kept before are exempt: the cursor never needs
- * them.
+ * lowers it when another part has enough nearer hits. Hits that were kept before may then be beyond the limit. They are
+ * not removed, but they are not in the answer.
  */
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
     COLLECT_PIECE = 4096, /* hits sorted at a time: some tenths of a millisecond */
-    COLLECT_CUTS = 48
+    COLLECT_CUTS = 48     /* maximum number of successive partitions while sorting */
 };
 
 struct hit {
@@ -50,8 +50,8 @@ static inline int hit_before(struct hit a, struct hit b) {
 void collect_start(struct collector *c, struct hit *hits, size_t capacity, struct hit farthest, const uint8_t *dead,
                    const struct hit *skipped, int resumed, struct hit after);
 
-/* Drop the hits that are not proven, but keep the limit: it makes the next plan fast from the start. Precondition:
- * every hit within the limit will be offered again. */
+/* Drop the hits that are not proven, but keep the limit, so that the sweep that follows can reject most codes from the
+ * start. Precondition: every hit within the limit will be offered again. */
 void collect_restart(struct collector *c);
 
 /* Whether a code with this many steps may be kept. `carry`: how many more steps it may have with its rests. */

@@ -95,8 +95,8 @@ static size_t hand_out(wh_cursor *c, size_t capacity, uint64_t *ids, double *dis
     return count;
 }
 
-/* The part to work on: the first part until it has found a limit for the others, then the part with the lowest bound.
- * NULL: all parts have finished. */
+/* The part to work on: the first part, until it has found a limit for the others. Then, of the parts without a proven
+ * hit, the one with the lowest bound. NULL: every part has a proven hit or has finished. */
 static struct part *part_behind(wh_cursor *c) {
     struct part *first = &c->parts[0], *behind = NULL;
     if (c->query.k != UINT64_MAX && (first->phase == PHASE_PROBE || first->phase == PHASE_SWEEP) &&

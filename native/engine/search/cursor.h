@@ -25,7 +25,7 @@ struct wh_cursor {
     _Atomic int cancelled;
 };
 
-/* Open a cursor. batch: its sweeps, if any, share their pass with those of other queries. */
+/* Open a cursor. batch: 1 if its sweeps share their passes with other queries. Failures: those of wh_cursor_open. */
 int cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, int batch,
                 wh_cursor **cursor);
 

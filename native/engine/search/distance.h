@@ -36,7 +36,7 @@ int distance_init(struct distance *distance, uint32_t bits, const uint8_t *optim
                   const uint64_t *rest, uint32_t shift);
 void distance_free(struct distance *distance);
 
-/* The sum of four bytes, with independent look-ups. */
+/* The cost of four bytes. The look-ups are independent, so the processor can overlap them. */
 static inline uint64_t distance_of_4(const uint64_t *table, uint32_t word) {
     return (table[word & 255] + table[256 + (word >> 8 & 255)]) +
            (table[512 + (word >> 16 & 255)] + table[768 + (word >> 24)]);

@@ -35,7 +35,7 @@ double forecast_buckets(const struct probe *p, double limit) {
     int reached[FORECAST_TABLES] = {0};
     double share = limit / all, steps_per_unit = share > 0 ? FORECAST_STEPS / 2 / share : 0;
     for (uint32_t t = 0; t < tables; t++) count_keys(&p->tables[t], steps_per_unit, counts[t]);
-    /* Increase n until the n-th costs of all tables add up to the limit: FORECAST_STEPS / 2 steps per table. */
+    /* Increase n until the n-th costs of all tables add up to the limit. It is FORECAST_STEPS / 2 steps per table. */
     double n = 1;
     for (; n < MAX_KEYS; n *= GROWTH) {
         int sum = 0;

@@ -41,15 +41,15 @@ struct part {
     struct hit *hits;
     size_t room;     /* allocated size of `hits` */
     size_t round;    /* maximum number of hits in the current round */
-    uint64_t bound;  /* lower bound in steps of every item neither returned nor proven */
+    uint64_t bound;  /* lower bound, in steps, of every item that is neither returned nor proven */
     uint64_t beyond; /* while sorting: lower bound of every item that was not kept */
     struct hit last; /* the last hit returned */
     uint64_t handed_out;
     struct wh_stats stats; /* of finished rounds */
 };
 
-/* Start the search. batch: a sweep, if any, shares its pass with other queries. The query and the index are borrowed
- * until part_free. Returns a wh_status (WH_MEMORY); part_free is safe on a zeroed or failed struct. */
+/* Start the search. batch: 1 if a sweep shares its pass with other queries. The query and the index are borrowed until
+ * part_free. Returns a wh_status (WH_MEMORY); part_free is safe on a zeroed or failed struct. */
 int part_open(struct part *part, const struct wh_part *what, const struct query *query, int batch);
 void part_free(struct part *part);
 

@@ -41,9 +41,9 @@ static double expected_buckets(double forecast, double probed) {
     return share < 1 ? forecast * share : forecast;
 }
 
-/* How much the rest of the probe may take, as a multiple of the sweep's time. Early on, the probe is favoured,
- * because a switch throws its work away. If it is still running later, the forecasts so far were too low, so its rest
- * must then be clearly shorter than a sweep. */
+/* How long the rest of the probe may take, as a multiple of the sweep's time. `spent` is the time of the probe so far,
+ * in the same unit. Early on, the probe is favoured, because a switch throws its work away. If it is still running
+ * later, the forecasts were too low, so the rest must be clearly shorter than a sweep. */
 static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
 
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,

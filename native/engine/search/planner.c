@@ -13,7 +13,7 @@ enum {
     MIN_PLANES = 2000,  /* sweeps of fewer planes are ignored */
     PRIOR_BUCKETS = 64, /* weight of the prior estimate, in buckets */
     MAX_BUCKETS = 4096, /* per class; older ones fade */
-    TRIAL_INTERVAL = 32 /* rounds; without trials nothing would be learned about far buckets */
+    TRIAL_INTERVAL = 32 /* probes and sweeps; without trials nothing would be learned about far buckets */
 };
 
 #define LEARNING_RATE 0.125 /* of one search; batches use a higher rate */

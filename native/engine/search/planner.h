@@ -13,7 +13,8 @@ enum { PLANNER_CLASSES = 24 /* of buckets, by their number in a search: 1, 2 to 
 
 struct wh_planner {
     _Atomic int simd;        /* enum wh_simd */
-    _Atomic uint32_t rounds; /* started so far */
+    _Atomic uint32_t rounds; /* probes and sweeps started so far */
+    /* Per class: the buckets observed, and their total time. Older observations fade. */
     _Atomic uint64_t buckets[PLANNER_CLASSES], nanoseconds[PLANNER_CLASSES];
     _Atomic uint32_t plane_picoseconds[2]; /* [0]: single sweeps, [1]: sweeps that share a pass */
     _Atomic uint32_t margin_1000;          /* see planner_margin, in thousandths */
@@ -21,7 +22,8 @@ struct wh_planner {
 
 const struct kernels *planner_kernels(const struct wh_planner *planner);
 
-/* Count a new round. Returns whether it is a trial: a round that probes longer, to learn the time of far buckets. */
+/* Count the start of a probe or a sweep. Returns whether it is a trial: a probe that runs longer than seems worthwhile,
+ * to learn the time of far buckets. */
 int planner_starts_trial(struct wh_planner *planner);
 
 /* Estimated time of buckets `from` to `to` of a search. */
@@ -30,7 +32,7 @@ double planner_buckets_nanoseconds(const struct wh_planner *planner, double from
 /* Estimated time to sweep this many planes. batch: the sweep shares its pass with other queries. */
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
 
-/* How many standard deviations the last code of a block is below the mean when the sweep leaves the block. */
+/* How many standard deviations the cheapest code of a block is below the mean when the sweep leaves the block. */
 double planner_margin(const struct wh_planner *planner);
 
 /* Learn the time of buckets `from` to `to` of a search. */
@@ -39,7 +41,8 @@ void planner_learn_buckets(struct wh_planner *planner, uint64_t from, uint64_t t
 /* Learn the time of a sweep, or of several that shared a pass. planes: number of planes read. */
 void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes, uint64_t nanoseconds);
 
-/* Learn the margin of one query's sweep, which read this many planes. Negative: not known. */
+/* Learn the margin of one query's sweep, which read this many planes. A negative margin means "not known" and is
+ * ignored. */
 void planner_learn_margin(struct wh_planner *planner, uint64_t planes, double margin);
 
 #endif

@@ -257,7 +257,7 @@ static void fetch_entries(const wh_index *index, const struct probe_bucket *buck
 }
 
 /* Take keys from the queue ahead of use. `ahead` is a pipeline: the directory entry, the postings and the codes of a
- * bucket are each prefetched one step before they are needed. */
+ * bucket are each prefetched one step before they are needed. Returns PROBE_PAUSED on success. */
 static enum probe_result look_ahead(struct probe *p, uint32_t t) {
     const wh_index *index = p->index;
     struct probe_table *table = &p->tables[t];

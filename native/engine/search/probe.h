@@ -62,7 +62,7 @@ struct probe {
     int within;     /* a bucket of that table is partly searched */
     uint64_t bound; /* S; UINT64_MAX once every code has been found */
     uint64_t queued;
-    struct wh_stats counts; /* buckets, candidates, and those verified: they passed the sieve, or were not sieved */
+    struct wh_stats counts; /* buckets, candidates, verified: the candidates that the sieve has not rejected */
 };
 
 /* Prepare for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);

@@ -39,10 +39,11 @@ static void resume_after(struct query *q, wide skipped, int has_id, uint64_t id)
 
 static void set_after(struct query *q, const struct wh_search *search) {
     if (search->resumed == WH_AFTER_SUM) {
-        signed_wide after = wide_of(search->after_sum) - q->floor;
-        if (after < 0) return;
-        if ((wide)after > q->range) resume_after(q, q->range + 1, 0, 0);
-        else resume_after(q, (wide)after, 1, search->after_id);
+        signed_wide sum = wide_of(search->after_sum);
+        if (sum < q->floor) return;
+        wide after = (wide)sum - (wide)q->floor; /* unsigned: the given sum may be anything */
+        if (after > q->range) resume_after(q, q->range + 1, 0, 0);
+        else resume_after(q, after, 1, search->after_id);
     } else if (search->resumed == WH_AFTER_DISTANCE) {
         wide below = sums_below(q, search->after_distance, 0);
         int is_sum = below <= q->range && query_rounded(q, q->floor + (signed_wide)below) == search->after_distance;

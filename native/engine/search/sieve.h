@@ -3,8 +3,8 @@
 /* The sieve: a SIMD filter for the codes of a bucket.
  *
  * The probe compares tens of thousands of codes with the limit, and nearly all are beyond it. As in the sweep
- * (sweep.h), costs are rounded down to bytes. Their sum is a lower bound, at most 254 for a code within the limit.
- * Codes that pass are compared exactly. */
+ * (sweep.h), costs are scaled and rounded down to bytes, so that their sum is at most 254 for every code within the
+ * limit. Codes with such a sum pass, and are compared exactly. */
 #include "search/distance.h"
 #include "simd/kernels.h"
 
@@ -19,7 +19,7 @@ struct sieve {
     sieve_kernel *kernel;
     size_t columns;
     size_t last_column; /* first byte of the last column; overlaps the column before unless 8 divides the length */
-    uint64_t limit;     /* the limit of `lut` */
+    uint64_t limit;     /* the limit that `lut` was computed for */
     uint8_t lut[SIEVE_COLUMNS * 256];
     uint8_t codes[SIEVE_COLUMNS][SIEVE_CODES * 8]; /* copied codes, column by column */
 };

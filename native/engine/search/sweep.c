@@ -61,8 +61,8 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->survivors = s->order + padded;
     memset(s->lut, 0, 16 * padded);
     order_planes(s, optimum, delta);
-    /* The scale of wide sums: take the largest cost of each plane. The 90th percentile of these becomes the largest
-     * value that a look-up can have. Higher costs are capped, which keeps the sum a lower bound. */
+    /* The scale of wide sums: take the largest cost of each plane. The 90th percentile of these is mapped to the
+     * largest value that a look-up can have. Higher costs are capped, so the sum is still a lower bound. */
     uint64_t most[WH_MAX_BITS / 4];
     if (s->wide) {
         for (size_t p = 0; p < planes; p++) {

@@ -2,8 +2,9 @@
 #define WHAMMING_SWEEP_H
 /* The sweep: an exact SIMD pass over all blocks (arrays.h), which leaves most blocks early.
  *
- * Filter. The 16 costs of each plane are scaled and rounded *down* to a byte, so that their sum is a lower bound of the
- * code's scaled distance. The scale maps the collector's limit to 254, so a code within the limit never reaches 255.
+ * Filter. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's costs over the planes
+ * is then a lower bound of its scaled distance. The scale maps the collector's limit to 254, so a code within the limit
+ * never reaches 255.
  * Sums saturate at 255; a lane at 255 is rejected. The sweep leaves a block once all of its 128 lanes are rejected.
  *
  *      planes, most selective first        128 lanes of 8-bit sums
@@ -34,8 +35,8 @@ struct sweep {
     uint8_t *lut;
     struct {
         double mean, deviation;
-    } *expected;      /* of a code's cost in the first planes, in visiting order, assuming independent bits */
-    uint64_t limit;   /* the limit of `lut` */
+    } *expected;      /* [i]: of a code's cost in the first i + 1 planes visited, if bits were independent */
+    uint64_t limit;   /* the limit that `lut` was computed for */
     uint64_t largest; /* wide: the plane cost that maps to the largest value of a look-up */
     size_t check_from;
     uint16_t wide_limit;
@@ -56,8 +57,8 @@ void sweep_restart(struct sweep *sweep);
  * codes within the limit. cached: 1 if another query has just read these blocks. Returns a wh_status (WH_CORRUPT). */
 int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most, int cached);
 
-/* Estimated number of planes per block at this limit: until the cost of a code that is `margin` standard deviations
- * below the mean passes the limit. */
+/* Estimated number of planes that the sweep reads per block at this limit. It leaves a block when a code whose cost is
+ * `margin` standard deviations below the mean passes the limit. */
 double sweep_forecast(const struct sweep *sweep, uint64_t limit, double margin);
 
 /* The margin of a finished sweep, computed from its average number of planes per block; -1 if not known. */
