@@ -1,8 +1,8 @@
-"""Fit encoders beside the searches: one at a time, each in a process that can be killed.
+"""Fit encoders while the server searches: one at a time, each in a process that can be killed.
 
 A single call of linear algebra may take half a minute, and nothing can interrupt it. So a thread could not be stopped
-when its client cancels or the server shuts down. A process can be killed. It also has its own number of threads for
-linear algebra, and its own memory. Starting it takes about half a second, so small fits run in a thread instead.
+when its client cancels or the server shuts down. A process can be killed. It also has its own memory, and its own limit
+on the threads that linear algebra uses. Starting it takes about half a second, so small fits run in a thread instead.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
                 f"{width} each, {len(ids) * width} in total",
             )
         codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
-    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # the other fields are valid
+    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # the others have been checked
         index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
     return len(ids)
 
@@ -105,7 +105,7 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
     codes, payloads, found = [], [], []
     size = len(ids) * (9 + index.settings.code_bytes)
     first = 0
-    while first < len(ids) and size <= GET_ANSWER_BYTES:  # repeated ids count every time
+    while first < len(ids) and size <= GET_ANSWER_BYTES:  # the size counts a repeated id every time
         items = snapshot.get(ids[first : first + GET_ROWS])
         size += sum(map(len, items.payloads))
         codes.append(items.codes.tobytes())

@@ -42,6 +42,6 @@ class StorageThreads:
             return await self.run(self.database.index, name)
 
     def close(self) -> None:
-        """Wait for running calls."""
+        """Wait for running calls, and for reads and writes that are queued. Drop queued seals and compactions."""
         self._threads.shutdown()
         self._slow_threads.shutdown(cancel_futures=True)

@@ -25,7 +25,7 @@ from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
-"""Limit on the size of all requests with running queries on one call. A single request may be larger."""
+"""Maximum total size of the requests of one call that have running queries. A single request may be larger."""
 
 
 class SearchCall:
@@ -92,7 +92,7 @@ class SearchCall:
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
                     raise FieldError("request", "the request is empty; it must have queries, cancel or grant")
-        except Exception as error:  # not stored: its traceback would keep messages alive
+        except Exception as error:  # not kept in a variable: its traceback would keep messages alive
             self.close_requests(error)
         else:
             self.close_requests()
@@ -155,7 +155,7 @@ class SearchCall:
         seen = set(query_ids)
         if len(seen) < len(query_ids) or not seen.isdisjoint(self._queries):
             used = next(i for row, i in enumerate(query_ids) if i in self._queries or i in query_ids[:row])
-            raise FieldError("queries.query_ids", f"query id {used} is in use by a running query; choose another")
+            raise FieldError("queries.query_ids", f"query id {used} is in use; each running query needs its own id")
 
     def _refuse(self, ended: Sequence[End]) -> None:
         """Send the ends of queries that were not registered."""

@@ -81,7 +81,7 @@ def options_of(message: search_pb2.QueryOptions, max_k: int) -> Options:
     if message.HasField("budget"):
         seconds = message.budget.seconds
         if not 0 <= seconds < math.inf:
-            raise FieldError("options.budget.seconds", f"seconds = {seconds}; it must be 0 or more; 0: no limit")
+            raise FieldError("options.budget.seconds", f"seconds = {seconds}; it must be finite, 0 or more")
         candidates, seconds = message.budget.candidates or None, seconds or None
     return Options(
         k,
@@ -101,7 +101,7 @@ def _rerank_of(message: search_pb2.QueryOptions, k: int | None) -> Rerank | None
     if not message.rerank and not message.rerank_exactly:
         return None
     if message.rerank and (message.rerank_exactly or k is None):
-        raise FieldError("options.rerank", f"rerank = {message.rerank} needs k, and excludes rerank_exactly")
+        raise FieldError("options.rerank", f"rerank = {message.rerank} needs k, and no rerank_exactly")
     if message.HasField("radius") or message.HasField("budget"):
         raise FieldError("options.rerank", "re-ranking cannot be combined with a radius or a budget; leave them out")
     return "exact" if message.rerank_exactly else message.rerank

@@ -7,7 +7,7 @@
       │ WAITING │                      │ SEARCHING │                             │ BLOCKED │
       └─────────┘ ◄─────────────────── └───────────┘                             └─────────┘
            ▲        the slice is over        │                                        │
-           │                                 ▼ all hits sent, refused, or stopped     │
+           │                                 ▼ all hits sent, failed, or stopped      │
            │                             ┌───────┐                                    │
            │                             │ ENDED │                                    │
            │                             └───────┘                                    │
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 PAYLOAD_BYTES: Final = 1 << 19
 """Approximate maximum size of the payloads in one chunk."""
 PAYLOADS_TOGETHER: Final = 32
-"""Number of payloads that are read at a time, at most 2 MiB, until a chunk is full."""
+"""Number of payloads that are read at a time (at most 2 MiB), until a chunk is full."""
 _NO_IDS: Final = np.empty(0, dtype=np.uint64)
 _NO_DISTANCES: Final = np.empty(0, dtype=np.float64)
 _NO_HITS: Final[tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.uint8] | None]] = _NO_IDS, _NO_DISTANCES, None
@@ -149,7 +149,7 @@ class Query:
         self.id = request.query_ids[row]
         self.group = group
         self.after = request.after(row) if request.after_distances else None
-        """The position from which it can resume: its last hit, or the position that it started after."""
+        """The position after which it can resume: its last hit, or the resume token that it started with."""
         self.state = State.WAITING
         self.stop_reason: EndReason | None = None
         self.is_counted = True
@@ -220,7 +220,10 @@ class Query:
     # -- called by workers ---------------------------------------------------------------------------------------------
 
     def take(self, *, needs_room: bool = False) -> bool:
-        """Begin a slice. Returns False if the query has ended, or if it ``needs_room`` in the buffer and blocks."""
+        """Begin a slice. Returns False if the query has ended.
+
+        ``needs_room``: if the send buffer has no room, block the query and return False.
+        """
         with self.call.lock:
             if self.state is State.ENDED:
                 return False

@@ -27,7 +27,7 @@ _FLOATS: Final = (np.dtype("<f8"), np.dtype("<f4"))
 
 
 class Group(NamedTuple):
-    """What queries that can be searched together have in common."""
+    """What the queries of a group have in common. Queries with equal groups can be searched together."""
 
     index_name: str
     options: Options
@@ -121,7 +121,7 @@ class QueryRequest:
         self.after_ids = ids.tolist()
 
     def after(self, row: int) -> Position | None:
-        """Return the position that a query continues after, or None for the beginning. Needs resume tokens."""
+        """Return the position that a query continues after, or None. Call it only if there are resume tokens."""
         if self.after_distances[row] == -np.inf:
             return None
         return self.after_distances[row], self.after_ids[row], self.after_sums[row]

@@ -1,4 +1,4 @@
-"""Results of queries, hits and ends, and their conversion to messages."""
+"""The results of queries (hits and ends), and their conversion to messages."""
 
 from __future__ import annotations
 

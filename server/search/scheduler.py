@@ -36,9 +36,9 @@ MAX_LOOKED_AT: Final = 128
 MAX_OPEN: Final = 64
 """Maximum number of jobs of a flow that have begun and hold memory."""
 GROUP_SLICES: Final = 6
-"""Time that a group is chosen to take, in slices, if other flows wait. It may run this many slices longer than that."""
+"""Target time of a group, in slices, if other flows wait. A group may exceed its target by this many slices."""
 LONE_SLICES: Final = 12
-"""Time that a group is chosen to take, in slices, if no other flow waits. Fewer, larger messages cost less."""
+"""Target time of a group, in slices, if no other flow waits. Larger groups need fewer messages, which costs less."""
 INLINE_SECONDS: Final = 0.001
 """If no worker is busy, jobs that take at most this long in total run inline, in the thread that dispatches them.
 Waking a worker would take longer. With a single worker, a whole group may run inline: it would not run sooner on the
@@ -77,7 +77,7 @@ class Flow:
         """Jobs that have begun and hold memory."""
         self.queued = False
         self.turn = False
-        """Whether a begun job is next, if there is one."""
+        """Whether it is the turn of the begun jobs."""
 
     def has_work(self) -> bool:
         """Return whether the flow has a job that can run."""
@@ -194,7 +194,7 @@ class Scheduler(Generic[J]):
                 turn = self._take(self._inline_seconds)
                 self._busy += 1
             again = turn is not None and len(self._workers) == 1
-            if self._heap and self._idle and not again:  # this worker wakes the next one if there is more
+            if self._heap and self._idle and not again:  # the woken worker wakes the next one if there is more to do
                 self._work.notify()
         if turn is None:
             return False
@@ -278,8 +278,8 @@ class Scheduler(Generic[J]):
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group until there are ``count``: from other flows that wait, in fair order, and from this one.
 
-        Another flow is skipped if its queue is longer than its share. It has a turn of its own soon, and one large
-        answer costs less than two small ones.
+        Another flow is skipped if its queue is longer than its share. It soon has a turn of its own, and then gets one
+        large answer, which costs less than two small ones.
         """
         share = -(-count // (len(self._heap) + 1))
         passed, others = [flow], list[J]()

@@ -30,7 +30,7 @@ from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.wire.fields import FieldError, in_field
 
 QUICK_SECONDS: Final = 0.004
-"""Queries of an index form groups if each takes at most this long."""
+"""Queries of an index form groups if a query takes at most this long, as estimated from the size of the index."""
 SWEEP_SECONDS: Final = 1.2e-9
 """Worst-case time of a sweep per code and 64 bits."""
 MAX_INDEXES: Final = 10_000
@@ -297,7 +297,7 @@ class GroupAnswers:
 
     def of(self, queries: Sequence[Query], first: int) -> Results:
         """Return the hits of the queries of one call, starting at row ``first``. Stopped queries get no hits."""
-        with queries[0].call.lock:  # a later stop has no effect
+        with queries[0].call.lock:  # stopping these queries later has no effect
             stops = [query.finish() for query in queries]
         counts, bounds, ended = [], [], []
         for row, (query, stop) in enumerate(zip(queries, stops, strict=True), first):

@@ -108,7 +108,7 @@ class SendBuffer:
             await reader
 
     def _gather(self) -> list[Results]:
-        """Take the results of one message. If a query ends in it, it has no results of a later query with that id."""
+        """Take the results of one message. It never mixes a query that ends with a later query that has the same id."""
         first, size = self._waiting.popleft()
         results = [first]
         ended = {end.query_id for end in first.ends} if self._waiting else set()
