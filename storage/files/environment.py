@@ -34,7 +34,7 @@ class Environment:
     _lock: ClassVar = threading.RLock()
 
     def __init__(self, key: tuple[int, int, int], path: Path, *, read_only: bool) -> None:
-        """Prefer :meth:`shared`."""
+        """Open the file in a directory. Callers use :meth:`shared`."""
         self._key = key
         self._users: set[int] = set()
         self._closed = False

@@ -43,7 +43,7 @@ def translated(error: Exception, path: Path) -> StorageError:
 
 
 def _free_bytes(path: Path) -> int:
-    """Return by how many bytes the index's file can still grow."""
+    """Return how many more bytes can be appended to the index's file."""
     try:
         status = os.statvfs(path)
         free = status.f_bavail * status.f_frsize

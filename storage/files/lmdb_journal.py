@@ -8,8 +8,8 @@ The records of the file, by key (FORMAT.md describes their bytes)::
     t + segment     the bitmap of a segment's dead items, as of the last seal or merge
 
 A write is one small record. Storing a segment writes its arrays, one transaction each; nothing refers to them yet.
-Installing it is one transaction: the manifest, the bitmaps, and the removal of the batches that the segment contains. A
-crash leaves at worst arrays without a manifest entry, which the next writer removes.
+Installing it is one transaction, which writes the manifest and the bitmaps, and removes the batches that the segment
+contains. At worst, a crash leaves arrays without a manifest entry. The next writer removes them.
 
 Arrays are read from the memory map under one read transaction per set of segments. The transaction lives as long as
 anything that was read under it.
@@ -197,7 +197,7 @@ class LmdbJournal:
         """Commit one record per batch, all in one transaction."""
         point("before commit")
         with translated_errors(self._path), self._environment.env.begin(write=True, buffers=True) as txn:
-            recovered = read_batches(txn, self.settings, self._sequence + 1)  # from a commit interrupted at its end
+            recovered = read_batches(txn, self.settings, self._sequence + 1)  # committed, although append raised
             last = self._sequence + len(recovered)
             for number, batch in enumerate(batches, last + 1):
                 txn.put(delta_key(number), pack_delta(number, batch))

@@ -59,7 +59,7 @@ class Meta(NamedTuple):
 
 
 class PageFile:
-    """Reads with pread. A memory map would turn a bad sector, or a file that is cut short meanwhile, into a signal."""
+    """Reads pages with pread. With a memory map, a bad sector or a file that shrinks would kill the process."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -93,7 +93,7 @@ class PageFile:
     def check_inside(self, pgno: int, pages: int, last_pgno: int) -> None:
         """Refuse pages outside the commit or beyond the end of the file."""
         if not 2 <= pgno <= last_pgno + 1 - pages:
-            text = f"refers to {pages} pages from there on; the commit has only pages 2 to {last_pgno}"
+            text = f"something refers to {pages} pages from here on; the commit has only pages 2 to {last_pgno}"
             raise page_error(pgno, text)
         if (end := (pgno + pages) * self.page_size) > self.size:
             raise page_error(pgno, f"the file was cut short: it has {self.size} bytes; at least {end} are expected")

@@ -23,16 +23,18 @@ little-endian 64-bit machines that have only the main database: no named databas
     node of a branch    child page 6, key size 2, key: the least one that the child may hold (the first is unused)
 
 Nodes fill ``[upper, page size)`` without gaps, so every bit of lower, upper, an offset or a node's size is determined
-by the others. What no other part of the file determines is not checked: the bytes of keys (except their order) and of
-values, and the size of a key or value if the node or the run of overflow pages has the same length with another size.
+by the others. Some things cannot be checked, because no other part of the file determines them. These are the bytes of
+values, the bytes of keys (except for their order), and a wrong size of a key or value that padding hides: the node, or
+the run of overflow pages, has the same length with both sizes.
 
 *Which commit is the newest* is the one fact that a single bit could change without breaking any of these rules. Commit
 n writes its number to meta page n mod 2, and liblmdb uses the page with the greater number. Clearing a bit of that
 number, or setting one in the other number, would silently restore commit n - 1. It is not enough to check that the
 numbers have the right parity and differ by one: n - 2 is often one bit away from n, as is n + 1 from n - 1, and both
 pass. But a commit stores the list of pages that it freed under its own number. A commit that frees none, because the
-database was empty, takes new pages at the end of the file. Hence no meta page may know of pages freed by a later commit
-than its own. And the newer meta page must know of pages freed as late as the older one does, and of as many pages.
+database was empty, takes new pages at the end of the file. Hence there are two more rules. No free list may have pages
+freed by a later commit than that of its meta page. And compared with the older meta page, the newer one must not have
+fewer pages, nor a free list that ends with an earlier commit.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def check_pages(path: Path | str, *, deep: bool = True) -> PageReport:
 
     Raises :class:`PageError` if anything is wrong, and what :func:`os.open` raises if the file cannot be opened. If a
     commit failed at the very end because the disk refused its meta page, that page may have an old number and new
-    contents. A flipped bit can make a sound file look the same, so this file is refused too.
+    contents. A flipped bit can make a sound file look the same, so such a file is refused too.
     """
     with opened(path) as file:
         older, newest = read_metas(file)

@@ -31,7 +31,7 @@ _CHECKS = 5
 
 
 class SegmentReader:
-    """A read transaction. The arrays of segments that it opened stay in place as long as anything refers to them."""
+    """A read transaction. Segments that it opens keep it alive, so that their arrays stay in place."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -217,11 +217,11 @@ def unpack_manifest(record: Any) -> dict[str, Any]:
 
 
 def _check_manifest(values: dict[str, Any]) -> None:
-    """Raise an error of Python if a value is missing, has the wrong type or is out of range."""
+    """Raise a built-in exception if a value is missing, has the wrong type or is out of range."""
     IndexSettings.from_json(values["settings"])
     numbers = [values["generation"], values["next_segment"], values["sealed"]]
     for segment in values["segments"]:
         numbers += segment["number"], segment["items"]
     for number in numbers:
         if not 0 <= as_whole("a number", number) < 2**63:
-            raise ValueError(f"{number} is not a count")
+            raise ValueError(f"{number} is out of range; it must be 0 to 2**63 - 1")

@@ -22,7 +22,10 @@ class LivePart:
         dead: NDArray[np.uint8] | None = None,
         dead_count: int | None = None,
     ) -> None:
-        """``number``: of a sealed segment. ``dead``: bitmap by place. ``dead_count``: its set bits, if known."""
+        """``number``: the segment's number in the journal; None for a run.
+
+        ``dead``: a bitmap by place; None if no item is dead. ``dead_count``: the bits set in it; counted if None.
+        """
         self.segment = segment
         self.number = number
         self.dead = dead
@@ -41,7 +44,7 @@ class LivePart:
         """Return this part without the given ids (sorted, each once), and the ids that it does not have."""
         places = self.segment.find(ids)
         there = self.is_alive(places)
-        if not there.any():  # the common case: most writes touch few parts, so few bitmaps are copied
+        if not there.any():  # the common case: most writes touch few parts. No bitmap is copied
             return self, ids
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
         removed = places[there]

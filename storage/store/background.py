@@ -25,7 +25,7 @@ class BackgroundTask:
     """A task that runs in its own thread, which starts with the first request."""
 
     def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
-        """``delay``: seconds between a request and the run; requests that come meanwhile share the run.
+        """``delay``: seconds between a request and the run. Requests that arrive in between share the run.
 
         ``retry``: run again after an error, without a new request.
         """
@@ -46,7 +46,7 @@ class BackgroundTask:
             self._request()
 
     def wait(self, timeout: float) -> None:
-        """Request a run, and wait until one has ended, successfully or not."""
+        """Request a run. Wait until a run has ended, successfully or not, for ``timeout`` seconds at most."""
         with self._condition:
             before = self._runs
             self._request()

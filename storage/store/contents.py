@@ -12,8 +12,8 @@ them take turns (see ``segmented.py``).
 
 A batch touches some ids. They become dead in every part, and the batch's upserts become a run. The run of a large batch
 is built before the write is committed (:meth:`Change.of`). Small batches wait in ``pending`` until there are many of
-them, or until a snapshot is requested. Then they become one run. It has fewer than 2 x PENDING_ROWS rows, unless the
-writes were read from a file.
+them, or until a snapshot is requested. Then they become one run. This run has fewer than 2 x PENDING_ROWS rows, unless
+its batches were read from a file.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Contents:
 
 
 def _without_ids(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[list[LivePart], NDArray[np.uint64]]:
-    """Return parts without some ids, and the ids that none of them had. An id is alive in at most one part."""
+    """Return parts without some ids, and the ids that no part had. An id is alive in at most one part."""
     after = []
     for part in parts:
         changed, ids = part.removing(ids)

@@ -13,14 +13,14 @@ and must complete.
 Interrupts: a KeyboardInterrupt may end any method at any line. The next call must find no lock taken and no transaction
 open. If :meth:`Journal.append` is interrupted, the next call may return batches that it has returned before.
 
-Of a :class:`WriteBatch`, a journal has to keep ``deletes``, ``upserts.ids`` and ``upserts.codes``. If
-``upserts.payloads`` is not None, also its ``ends`` and ``data``. If ``upserts.vectors`` is not None, also these. The
-types are ``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``,
-vectors ``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
+A journal has to keep these arrays of a :class:`WriteBatch`: ``deletes``, ``upserts.ids``, ``upserts.codes``,
+``upserts.vectors`` unless it is None, and ``ends`` and ``data`` of ``upserts.payloads`` unless it is None. The types
+are ``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``, vectors
+``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
 ``from_json`` convert the settings.
 
-What the database does: it keeps other processes from writing, puts the file ``encoder`` next to the journal's files,
-and renames the directory of an index after creating it and before dropping it.
+The database does the rest: it keeps other processes from writing, puts the file ``encoder`` next to the journal's
+files, and renames the directory of an index after creating it and before dropping it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Journal(Protocol):
         """
 
     def store(self, segment: Segment) -> int:
-        """Write the arrays of a new segment, to which nothing refers yet. Returns its number.
+        """Write the arrays of a new segment. Nothing refers to it yet. Returns its number.
 
         The number differs from those of all installed segments. Errors and crashes leave segments that were never
         installed; :meth:`load` should remove them, unless the journal is read-only.
@@ -124,7 +124,7 @@ class Journal(Protocol):
         """
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Return segments, by number, to use instead of those in use; empty if nothing changes.
+        """Return segments that replace those in use with the same number; empty if nothing changes.
 
         Called after every append, install and refresh. A journal in a file returns the mapped arrays of a new segment
         here, so that the arrays in memory can be freed.

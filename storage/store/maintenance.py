@@ -3,7 +3,7 @@
 Runs of recent writes form tiers by size, each FANOUT times larger than the one before, and so do sealed segments.
 FANOUT parts of one tier are merged into one of the next. Hence there are at most FANOUT - 1 parts per tier, and each
 item is rewritten once per tier. The smallest runs are merged by the write that adds one too many, larger ones in the
-background. If the background falls behind, writers wait: see MAX_RUNS. While the index is searched, each write also
+background. If background merging falls behind, writers wait: see MAX_RUNS. While the index is searched, each write also
 waits briefly for merges and seals that are under way, so that searches keep a core.
 
 Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
@@ -26,7 +26,7 @@ SEAL_BYTES: Final = 128 << 20
 """The delta is sealed when it has this many bytes."""
 WRITE_OVERHEAD_BYTES: Final = 4096
 """Bytes that each write adds to the size of the delta, besides its items. Hence SEAL_BYTES is reached after 32,768
-writes, however small. Reading one back takes 30 µs, and an index should open within a second or two."""
+writes, however small. Reading a write back takes 30 µs, and an index should open within a second or two."""
 MAX_DELTA_FACTOR: Final = 4
 """If the delta reaches this many times SEAL_ROWS or SEAL_BYTES, writers wait for the seal."""
 FANOUT: Final = 4
@@ -34,11 +34,11 @@ FANOUT: Final = 4
 SMALL_RUN_ROWS: Final = 1024
 """FANOUT runs of at most this many rows are merged by the write that adds the last of them."""
 MAX_RUNS: Final = 24
-"""If there are more runs, writers wait for the background. Each run costs a search some microseconds."""
+"""If there are more runs, writers wait until some have been merged. Each run costs a search some microseconds."""
 MAX_DEAD_FRACTION: Final = 0.25
-"""If more of the sealed items are dead, a segment is rewritten without them."""
+"""If a larger fraction of the sealed items is dead, a segment is rewritten without its dead items."""
 URGENT_DEAD_FRACTION: Final = 1 / 2
-"""If more of the sealed items are dead, maintenance starts at once rather than with the next seal."""
+"""If a larger fraction of the sealed items is dead, maintenance starts at once rather than with the next seal."""
 MAX_RUN_DEAD_FRACTION: Final = 1 / 3
 """A run with a larger fraction of dead items is rewritten."""
 MAX_SEGMENT_PAYLOAD: Final = 1 << 30

@@ -24,7 +24,10 @@ GROUP = "whamming.stores"
 
 
 def share_of(progress: Progress | None, done: int, count: int) -> Progress | None:
-    """Return a callback for one of ``count`` equal tasks that reports the progress of all; ``done`` tasks are over."""
+    """Return a callback for the progress of one of ``count`` equal tasks, after ``done`` of them.
+
+    It calls ``progress`` with the progress of all tasks together.
+    """
     return None if progress is None else lambda share: progress((done + share) / count)
 
 

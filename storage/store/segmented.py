@@ -15,7 +15,7 @@ Locks, in the order in which they may be taken:
 ``_writing``      one commit at a time; held while waiting for the disk
 ``_changing``     one thread at a time replaces ``_contents``. In a store that writes, no thread waits for the disk or
                   builds anything large while holding it, with one exception: a seal splits a run that is too large for
-                  one segment. A read-only store reads under this lock alone: it holds it while it reads what
+                  one segment. A read-only store takes no other lock to read. It holds this one while it reads what
                   another process has written and builds runs from it
 ================  =====================================================================================================
 
@@ -55,7 +55,7 @@ log = logging.getLogger("whamming.storage")
 ASYNC_SECONDS = 0.05
 """Delay before ``async`` writes are saved to disk."""
 _BACKPRESSURE_SECONDS = 10.0
-"""How long a writer waits at most for each background task to catch up."""
+"""Maximum time that a writer waits for each background task to catch up."""
 PACE_SECONDS = 0.015
 """While the index is searched, each write waits at most this long for a running merge of runs, and then at most this
 long for a running seal or merge of segments. Otherwise writing and merging would take all cores, and searches would
@@ -185,7 +185,7 @@ class SegmentedStore:
         """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # the unsaved batches come last, even if these include them
+            if recovered:  # older than the unsaved batches, which are applied already: apply those again
                 contents = contents.with_pending([*recovered, *unsaved])
             removed = []
             for write in writes:

@@ -32,7 +32,7 @@ class Items:
     payloads: list[bytes]
     """Empty if the id was not found."""
     vectors: NDArray[np.float32] | None = None
-    """The kept vectors; zero if the id was not found. None if the index keeps none, and over the network."""
+    """The kept vectors; zero if the id was not found. None if the index keeps no vectors or is on a server."""
 
     def __len__(self) -> int:
         """Return the number of requested ids."""
@@ -65,7 +65,7 @@ class Snapshot:
         return f"Snapshot({counted(len(self), 'item')}, {self.settings.bits} bits, version {self.version})"
 
     def exists(self, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return which of some ids exist."""
+        """Return for each id whether it exists."""
         order = np.argsort(ids, kind="stable")
         wanted = ids[order]
         found = np.zeros(len(ids), dtype=bool)

@@ -8,9 +8,9 @@ An encoder projects a vector x to ``p(x) = x M - t``. Bit i of its code is 1 if 
 ``itq``   M has the sample's principal directions, rotated so that the projections lie close to the corners of a cube
 ========  ============================================================================================================
 
-``t`` moves the sample's mean to zero, or is zero. A query is not reduced to a code. Each bit value v of a stored code
-costs what the asymmetric distances of Gordo et al. (2014), or an inner product, yield for the query's projection: see
-:data:`Form`.
+``t`` moves the sample's mean to zero, or is zero. A query vector is not reduced to a code. Instead, its projections
+determine what each value of each stored bit costs: by the asymmetric distances of Gordo et al. (2014), or by an inner
+product. See :data:`Form`.
 
 **Codes and costs depend on the vector alone**, not on its batch, the number of threads or the machine: projections are
 defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in single precision,
@@ -139,9 +139,9 @@ class Encoder:
         """Write the codes of some rows.
 
         A sum of d products in single precision, in any order, has an error of at most d u / (1 - d u), u = 2^-24, times
-        the lengths of the row and of the column. The difference to the offset has the right sign. The margin has a few
-        more u, for the errors of the lengths, of the margin itself and of the sum in double precision. The minimum
-        length covers what may have been lost to underflow.
+        the lengths of the row and of the column. Subtracting the offset rounds, but never changes the sign of the
+        difference. The margin has a few more u, for the errors of the lengths, of the margin itself and of the sum in
+        double precision. The minimum length covers what may have been lost to underflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("ij,ij->i", block, block)
@@ -338,7 +338,7 @@ def load_encoder(path: str | Path) -> Encoder:
 
 
 def check_encoder(encoder: Encoder) -> None:
-    """Raise InvalidArgumentError if an index with this encoder could not be opened again, or has useless numbers."""
+    """Raise InvalidArgumentError if the encoder cannot be stored and read back, or has numbers that are too large."""
     try:
         same = Encoder.from_bytes(encoder.to_bytes()).fingerprint == encoder.fingerprint
     except (CorruptStoreError, TypeError, ValueError) as error:

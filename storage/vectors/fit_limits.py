@@ -2,7 +2,7 @@
 
 The estimates depend only on the size of the fit, so they are checked before any work starts. They are upper bounds:
 ``itq`` usually stops before the last round. Times are for one core of a machine of 2020 or later, measured with
-OpenBLAS. A slower machine takes longer; the limit on the size is the same everywhere.
+OpenBLAS. A slower machine takes longer, but every machine allows the same fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EIGEN: Final = 2.1e-10
 _SVD: Final = 5.5e-10
 """The singular vectors of an n x n matrix take this times n^3."""
 _NUMBER: Final = 4e-9
-"""Reading, checking or converting one number, several times."""
+"""Reading, checking and converting one number, several times."""
 _RANDOM: Final = 8e-8
 """One random number of the matrix of ``lsh``, with its scaling."""
 
@@ -94,7 +94,10 @@ class FitSize:
         return f"fewer {largest}{other}"
 
     def _bytes(self) -> dict[Part, float]:
-        """Return the memory by what it grows with most. The matrices of a step exist at the same time."""
+        """Return the memory in bytes, divided by what each share grows with most.
+
+        The matrices of one step exist at the same time.
+        """
         matrix = self.dim * self.bits
         if self.kind == "sign":
             return {"components": 32 * self.dim}
@@ -107,7 +110,7 @@ class FitSize:
         }
 
     def _seconds(self) -> dict[Part, float]:
-        """Return the time by what it grows with most."""
+        """Return the time in seconds, divided by what each share grows with most."""
         read, project = _NUMBER * self.rows * self.dim, _PRODUCT * self.rows * self.dim * self.bits
         if self.kind == "sign":
             return {"sample": read}

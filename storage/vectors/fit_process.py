@@ -8,8 +8,8 @@ uses one core at low priority, and its memory is returned to the system when it 
     standard input     length of the header, uint32 | header, JSON | the sample's numbers
     standard output    OK | the encoder's bytes, or INVALID | a message, or OUT_OF_MEMORY
 
-The parent keeps standard input open until it has the answer. If it is closed before, the process ends: so it does not
-outlive a parent that was killed.
+The parent keeps standard input open until it has the answer. If standard input is closed earlier, the process ends. So
+it does not outlive a parent that was killed.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 ===========  =========================================================================================================
 ``float16``  2 bytes per component
 ``int8``     4 bytes for a scale, a float32, then 1 byte per component; the component is the byte times the scale. The
-             scale is 1 for vectors given as int8, so that they are kept unchanged; else the largest magnitude / 127
+             scale is 1 for vectors given as int8, so that they are kept unchanged. For others, it is the largest
+             magnitude / 127
 ===========  =========================================================================================================
 
-An item's code is computed from the vector as it is kept, so a bound proven for one holds for the other.
+An item's code is computed from the kept vector, not from the original one. So bounds that follow from the code hold for
+the kept vector.
 """
 
 from __future__ import annotations
