@@ -51,7 +51,7 @@ class _Queries:
         stored = next(iter(pieces), None)
         del pieces
         if stored is None or len(stored) == 0:
-            raise FailureError(f"index {index.name} has no items, and bench makes its queries from them; import some")
+            raise FailureError(f"index {index.name} has no items to make queries from; import some first")
         settings = index.settings
         codes = stored.codes[rng.integers(0, len(stored), count)]
         flips = rng.random((count, settings.bits)) < FLIPPED

@@ -28,7 +28,7 @@ restore it."""
     parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
     add_json(parser)
 
-    text = "If anything is damaged, it lists the problems and exits with code 1. It can run while a server is writing."
+    text = "Lists the problems and exits with code 1 if anything is damaged. Can run while a server is writing."
     example = "whamming verify --data my-data && echo all is well"
     parser = commands("verify", verify, "check every byte of a database", text=text, example=example)
     add_data(parser)

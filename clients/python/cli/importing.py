@@ -23,7 +23,7 @@ IMPORT_ROWS: Final = 50_000
 BATCH_BYTES: Final = 1 << 20
 """A batch has at most ``IMPORT_ROWS`` rows and ``BATCH_BYTES`` bytes of codes."""
 VECTOR_BATCH_BYTES: Final = 3 << 20
-"""The limit for vectors, which are longer. A batch has to fit into one message to a server."""
+"""The limit in bytes for vectors, which are longer than codes. A batch has to fit into one message to a server."""
 SYNC_SECONDS: Final = 0.5
 """How often an import waits for the disk if the index has ``durability="async"``."""
 

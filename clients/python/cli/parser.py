@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse a command line. Unexpected arguments are reported with the help of the command they were given to."""
+        """Parse a command line. An error about unexpected arguments points to the help of their command."""
         parsed, left = self.parse_known_args(args, namespace)
         if left:
             self._command(parsed.command)._check_known(left[0])

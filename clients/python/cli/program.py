@@ -128,9 +128,10 @@ def _code(error: Exception) -> int:
 
 
 def _explain(error: Exception) -> str:
-    """Return the message of an error. Unexpected errors are marked as bugs, with how to report them."""
+    """Return the message of an error. For an unexpected error, it says that this is a bug and how to report it."""
     if isinstance(error, OSError) and error.strerror and not isinstance(error, WhammingError):
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, WhammingError | OSError | MemoryError):
         return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}; this is a bug: please report it with the traceback of WHAMMING_DEBUG=1"
+    remedy = "please report it with the traceback that WHAMMING_DEBUG=1 shows"
+    return f"{type(error).__name__}: {error}; this is a bug: {remedy}"

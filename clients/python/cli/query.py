@@ -37,12 +37,12 @@ negative"""
     either.add_argument("--vector-file", metavar="FILE", help=text)
     text = "the cost of a mismatch at each bit, .npy [bits] (default: 1 each, the Hamming distance)"
     group.add_argument("--weights", metavar="FILE", help=text)
-    text = "which row of a file with several rows (default 0)"
+    text = "the row to read from a file with several rows, counted from 0 (default 0)"
     group.add_argument("--row", metavar="N", type=whole(0), default=0, help=text)
     text = """\
-how a vector is compared with codes. asymmetric: estimate its distance with what the encoder learned from its sample
-(default if it learned from one). inner: rank by the inner product with the codes' signs (default otherwise). symmetric:
-encode the vector and use the Hamming distance, weighted with --weights"""
+how a vector is compared with codes. asymmetric: estimate distances with statistics of the sample that the encoder was
+fitted on (default if there was one). inner: rank by the inner product with the codes' signs (default otherwise).
+symmetric: encode the vector and use the Hamming distance, weighted with --weights"""
     group.add_argument("--costs", choices=get_args(Form), help=text)
     text = """\
 rank hits by the kept vectors. N: rank the K x N items that are nearest by code; may miss some. exact: continue until no

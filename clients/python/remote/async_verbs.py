@@ -189,7 +189,7 @@ class AsyncIndexVerbs(Protocol):
         """Look up items by id: ``uint64 [n]``, which may repeat.
 
         Returns one row per id, in the order of ``ids``; ``found`` says which ids exist. ``vectors`` has the kept
-        vectors; it is None if the index keeps none, and over the network.
+        vectors; it is None if the index keeps no vectors, and always over the network.
         """
 
     async def snapshot(self) -> Snapshot:
@@ -199,7 +199,7 @@ class AsyncIndexVerbs(Protocol):
         """Return an iterator over all items as they are now, in pieces of at most ``size``, in no particular order.
 
         Codes are in the index's bit order. ``vectors`` has the kept vectors as they are stored; it is None if the index
-        keeps none, and over the network.
+        keeps no vectors, and always over the network.
         """
 
     def search(
@@ -225,8 +225,8 @@ class AsyncIndexVerbs(Protocol):
         weights : cost of a mismatch in each bit, ``[bits]``, finite. The default is 1: the plain Hamming distance.
         table : instead of a code and weights, the costs of a stored 0 and a stored 1 in each bit, ``[bits, 2]``.
         vector : instead, a vector ``[dim]``, from which the index's encoder computes the costs.
-        costs : how it computes them: ``"asymmetric"``, ``"inner"``, or ``"symmetric"``, which may have weights; see
-            :data:`whamming.storage.Form`. The default is asymmetric if the encoder was fitted to a sample, else inner.
+        costs : how the encoder does this: ``"asymmetric"``, ``"inner"``, or ``"symmetric"``, which may have weights;
+            see :data:`whamming.storage.Form`. The default is asymmetric after a fit to a sample, else inner.
         k : the largest number of hits; None for all.
         radius : return only hits with at most this distance.
         plan : ``"auto"``, ``"probe"`` or ``"sweep"``; the hits are the same, the time is not.
@@ -272,7 +272,7 @@ class AsyncIndexVerbs(Protocol):
         threads : number of threads; the default is one per core. A server refuses this and uses its own threads.
 
         Returns an answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded
-        with id 2**64 - 1 and distance infinity. ``exact`` says for which queries no item can have been missed. For a
+        with id 2**64 - 1 and distance infinity. ``exact`` says which queries have a complete, proven answer. For a
         single query, given without the first dimension, the arrays have one element per hit.
         """
 

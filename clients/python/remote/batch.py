@@ -23,9 +23,9 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import RemoteStats
 
 QUERIES_PER_MESSAGE: Final = 256
-"""Reduced if the server accepts fewer."""
+"""Initial value; reduced if the server accepts fewer."""
 MESSAGES_AHEAD: Final = 4
-"""Messages whose queries may run at once. Reduced if the server accepts fewer."""
+"""Initial number of messages whose queries may run at once; reduced if the server accepts fewer."""
 _NO_ID: Final = np.iinfo(np.uint64).max
 
 
@@ -50,7 +50,8 @@ class BatchSearch:
         self._places: list[NDArray[np.int64]] = []
         self._ids: list[NDArray[np.uint64]] = []
         self._distances: list[NDArray[np.float64]] = []
-        """Hits in the order of arrival, one array per message. A hit's place is the row of its query in the batch."""
+        """The hits in the order of arrival, one array of each kind per message. A place is the row of a hit's query in
+        the batch."""
         self._ends: list[QueryEnd | None] = [None] * count
         self._guesses: dict[int, search_pb2.QueryGuess] = {}
         self._left = count if k else 0
@@ -58,7 +59,7 @@ class BatchSearch:
     async def run(self) -> None:
         """Get all answers.
 
-        It terminates: each iteration answers some queries, sends fewer at once, or counts as a failed attempt.
+        The loop terminates: each iteration answers some queries, sends fewer at once, or counts as a failed attempt.
         """
         attempts = self._connection.retries.begin()
         while self._left:

@@ -101,7 +101,7 @@ class Portal:
                 self.run(pieces.aclose())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that closes something. Do nothing in a fork, or at exit, when it is closed anyway."""
+        """Run a coroutine that closes something. In a fork or at exit, do nothing: it is closed anyway."""
         if self._is_usable():
             self.run(call)
         else:
@@ -117,7 +117,7 @@ class Portal:
 
     def _unusable(self) -> ClosedError:
         if self._ended:
-            return ClosedError("all connections were closed because the interpreter is exiting; use them before that")
+            return ClosedError("all connections were closed because the interpreter is exiting; use them earlier")
         return forked_error()
 
 

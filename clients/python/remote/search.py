@@ -25,8 +25,9 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import NO_STATS
 
 CREDIT: Final = 65_536
-"""Number of hits that the server may send before the client has read them."""
+"""Number of hits that the server may send ahead of what the client has read."""
 CREDIT_WITH_PAYLOADS: Final = 256
+"""The same for a search with payloads."""
 
 
 @dataclass(frozen=True)
@@ -227,12 +228,12 @@ class Search(AsyncSearchVerbs):
             raise end.error
 
     def _reason_to_wait(self, end: QueryEnd) -> UnavailableError | OverloadedError | None:
-        """Return an error if the next query would end the same way when sent at once, else None."""
+        """Return an error if the query would end the same way again if it were resent at once, else None."""
         if end.reason == search_pb2.END_REASON_SHUTDOWN:
             return UnavailableError("the server is shutting down; connect again when it is back")
         if end.reason == search_pb2.END_REASON_SNAPSHOT_EXPIRED and not self._progressed:
             return UnavailableError(
-                "the search's snapshot expired on the server before the first hit was found; "
+                "the search's snapshot expired on the server before the next hit was found; "
                 "increase whamming serve --snapshot-seconds"
             )
         if end.reason == search_pb2.END_REASON_FAILED and isinstance(error := end.error, OverloadedError):
