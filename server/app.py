@@ -83,7 +83,7 @@ class Server:
 
         ``database``: the database to serve. By default :meth:`start` opens the one at ``config.data``.
         ``writer``: the address of the writer process. If given, this process opens the database for reading,
-        handles the methods in READING, and forwards all others to the writer.
+        handles the methods in READING and the health checks, and forwards all others to the writer.
         ``also_listen``: a second address to listen on, for calls forwarded by other processes.
         """
         self.config = config
@@ -156,9 +156,9 @@ class Server:
         """Shut down gracefully.
 
         New calls are refused at once. Running calls have ``grace`` seconds to finish, by default the config's
-        ``grace_seconds``. Queries that are still running after that end with resume tokens. Fits of encoders are
-        abandoned at once. A reader process does not wait for the calls that it forwards: they have at most one more
-        second.
+        ``grace_seconds``. Queries that are still running after that end with resume tokens, except re-ranked ones. Fits
+        of encoders are abandoned at once. In a reader process, forwarded calls that are still running when the grace
+        period ends are cancelled a second later.
         """
         grace = self.config.grace_seconds if grace is None else grace
         self._admission.closed = True

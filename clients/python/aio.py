@@ -1,6 +1,7 @@
 """The asyncio client: ``async with whamming.aio.connect("host:port") as db``.
 
-It has the methods of :class:`whamming.Database` and :class:`whamming.StoredIndex`, as coroutines::
+It has the methods of :class:`whamming.Database` and :class:`whamming.StoredIndex`. Most are coroutines; ``search`` and
+``scan`` return asynchronous iterators::
 
     async with whamming.aio.connect("localhost:7777") as db:
         docs = await db.create_index("docs", bits=256)
@@ -8,7 +9,7 @@ It has the methods of :class:`whamming.Database` and :class:`whamming.StoredInde
         async for hit in docs.search(code, weights=w, k=10):
             print(hit.id, hit.distance)
 
-After a dropped connection, searches and upserts resume automatically, and ``get``, ``count``, ``stats``, ``delete`` and
+After a dropped connection, searches (unless re-ranked) and upserts resume automatically, and ``get``, ``count``, ``stats``, ``delete`` and
 ``flush`` are retried. ``scan``, ``seal``, ``compact``, ``create_index`` and ``drop_index`` are not: they raise
 :class:`whamming.UnavailableError`.
 """

@@ -1,4 +1,4 @@
-"""Packs queries into messages. It checks only what packing needs; the server validates the rest."""
+"""Packs queries into messages. It checks what the client can know; the server checks the rest."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ const char *wh_status_text(int status) {
     case WH_NO_TABLES:
         return "the index has no tables to probe";
     case WH_TOO_LARGE:
-        return "the index has more postings than a single table can address";
+        return "the index is too large for the single layout: codes x tables exceeds 2^32 - 1";
     case WH_SPAN:
         return "the costs differ too much in magnitude to add them up exactly";
     case WH_OVERFLOW:
-        return "the largest distance is more than a double can hold; scale the costs down";
+        return "a distance is beyond the range of a double; scale the costs down";
     default:
         return "unknown status";
     }
