@@ -28,6 +28,7 @@ from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, open_database
+from whamming.storage.database import refresh_open_indexes
 from whamming.storage.directory import Mode
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
@@ -48,7 +49,7 @@ FORWARDED: Final = frozenset(
 )
 """Methods that reader processes forward to the writer: all methods of IndexService, and writes."""
 HOUSEKEEPING_SECONDS: Final = 1.0
-"""How often to check for expired snapshots and for memory to release."""
+"""How often to check for old snapshots and for memory to release."""
 CROWD: Final = 16
 """If at least this many calls ran at once and at least half have ended, freed memory is returned to the system."""
 
@@ -120,12 +121,13 @@ class Server:
         self._storage = StorageThreads(self._database)
         self._fits = FitQueue()
         self._search = SearchService(self._searcher, config)
+        self._items = ItemService(self._storage, config.snapshot_seconds)
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(config))
         if self._writer is not None:  # registered first, so that it takes precedence over the services
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
-        parts = (IndexService(self._storage, self._fits), ItemService(self._storage), self._search)
+        parts = (IndexService(self._storage, self._fits), self._items, self._search)
         self._grpc.add_generic_rpc_handlers(
             tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
         )
@@ -198,10 +200,13 @@ class Server:
             await asyncio.to_thread(self._database.close)
 
     async def _do_housekeeping(self) -> None:
-        """Periodically end queries with expired snapshots, and release memory after many clients have left."""
+        """Periodically let go of old snapshots, and release memory after many clients have left."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
-            self._search.expire()
+            await self._search.expire()
+            await self._items.expire()
+            if self._writer is not None:
+                await asyncio.to_thread(refresh_open_indexes, self._database)
             if self._admission.peak >= max(CROWD, 2 * self._admission.count):
                 self._admission.peak = self._admission.count
                 await asyncio.to_thread(release_memory)

@@ -429,3 +429,12 @@ def restore(source: str | Path, target: str | Path, progress: Progress | None = 
             if not report.ok:
                 raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")
         database.backup(target)
+
+
+def refresh_open_indexes(database: Database) -> None:
+    """Apply what the writer has written, so that an idle reader does not refer to old pages of its files."""
+    with database._lock:
+        indexes = list(database._open.values())
+    for index in indexes:
+        with contextlib.suppress(WhammingError):  # whoever uses the index gets the error
+            index.snapshot()

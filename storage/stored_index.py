@@ -140,8 +140,8 @@ class StoredIndex(IndexVerbs):
         return self.store.snapshot()
 
     @verb
-    def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        return self.snapshot().scan(size)
+    def scan(self, size: int = 10_000, *, after: int | None = None) -> Iterator[Rows]:
+        return self.snapshot().scan(size, after=after)
 
     @verb
     def search(

@@ -267,8 +267,11 @@ class IndexVerbs(Protocol):
         Snapshot(2 items, 8 bits, version 1)
         """
 
-    def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        """Return an iterator over all items as they are now, in pieces of at most ``size``, in no particular order.
+    def scan(self, size: int = 10_000, *, after: int | None = None) -> Iterator[Rows]:
+        """Return an iterator over all items in order of id, in pieces of at most ``size``.
+
+        ``after``: return only items with a larger id. The items are as they are now, but on a server, a scan that takes
+        longer than ``--snapshot-seconds`` continues with the items as they are then.
 
         Codes are in the index's bit order. ``vectors`` has the kept vectors as they are stored; it is None if the index
         keeps no vectors, and always over the network.

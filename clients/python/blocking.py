@@ -228,8 +228,8 @@ class RemoteIndex(IndexVerbs):
         return self._portal.run(self._index.snapshot())
 
     @verb
-    def scan(self, size: int = 10000) -> Iterator[Rows]:
-        return self._portal.each(self._index.scan(size))
+    def scan(self, size: int = 10000, *, after: int | None = None) -> Iterator[Rows]:
+        return self._portal.each(self._index.scan(size, after=after))
 
     @verb
     def search(

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from whamming.server.rpc.methods import Context, Receive, Send
+from whamming.server.rpc.scan import Scan
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
 from whamming.storage import Rows, StoredIndex
@@ -33,8 +34,10 @@ GET_ANSWER_BYTES: Final = 3 << 20
 class ItemService:
     """Handlers that check the request, call the database and build the response. The proto documents the rpcs."""
 
-    def __init__(self, storage: StorageThreads) -> None:
+    def __init__(self, storage: StorageThreads, snapshot_seconds: float) -> None:
         self._storage = storage
+        self._snapshot_seconds = snapshot_seconds
+        self._scans: set[Scan] = set()
 
     async def Upsert(  # noqa: N802 - the name in the proto
         self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse]
@@ -67,11 +70,21 @@ class ItemService:
         if size > MAX_SCAN_ROWS:
             raise FieldError("batch_size", f"batch_size = {size}; at most {MAX_SCAN_ROWS}, or 0 for {SCAN_ROWS}")
         size = max(1, min(size, SCAN_MESSAGE_BYTES // (8 + index.settings.code_bytes)))
-        snapshot = await self._storage.run(index.snapshot)
-        pieces = snapshot.scan(size)
-        while (rows := await self._storage.run(next, pieces, None)) is not None:
-            for part in _message_sized(rows):
-                yield item_pb2.ScanResponse(items=items_message(part), total=len(snapshot))
+        after = request.after_id if request.HasField("after_id") else None
+        scan = Scan(index, size, after, self._snapshot_seconds)
+        self._scans.add(scan)
+        try:
+            while (rows := await self._storage.run(scan.next)) is not None:
+                for part in _message_sized(rows):
+                    items = items_message(part)
+                    yield item_pb2.ScanResponse(items=items, total=scan.total, renewals=scan.renewals)
+        finally:
+            self._scans.discard(scan)
+
+    async def expire(self) -> None:
+        """Make scans let go of stale snapshots, even if their clients do not read."""
+        for scan in list(self._scans):
+            await self._storage.run(scan.expire)
 
 
 def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from whamming.server.config import Config
@@ -55,10 +56,12 @@ class SearchService:
         self._calls.add(call)
         return call
 
-    def expire(self) -> None:
-        """Stop queries that have held a snapshot for too long."""
+    async def expire(self) -> None:
+        """Stop queries whose snapshots are stale."""
         for call in list(self._calls):
-            call.expire()
+            if call.holds_snapshots:
+                await asyncio.to_thread(call.check_growth)
+                call.expire()
 
     def drain(self) -> None:
         """Let running queries finish, and accept no more."""

@@ -20,6 +20,7 @@ from whamming.server.search.results import End, EndReason, Results, response
 from whamming.server.search.scheduler import Flow
 from whamming.server.search.searcher import Searcher
 from whamming.server.search.send_buffer import SendBuffer
+from whamming.server.search.snapshot_lease import SnapshotLease
 from whamming.v1 import search_pb2
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
@@ -195,8 +196,22 @@ class SearchCall:
             queries = list(self._queries.values())
         self._stop(queries, reason)
 
+    @property
+    def holds_snapshots(self) -> bool:
+        """Whether a query has a snapshot."""
+        return bool(self._leases())
+
+    def check_growth(self) -> None:
+        """Make snapshots stale that keep too many obsolete bytes in a file. Reads files; not for the event loop."""
+        for lease in self._leases():
+            lease.check_growth()
+
+    def _leases(self) -> list[SnapshotLease]:
+        with self.lock:
+            return [query.lease for query in self._queries.values() if query.lease is not None]
+
     def expire(self) -> None:
-        """Stop queries that have held a snapshot for too long."""
+        """Stop queries whose snapshots are stale."""
         with self.lock:
             stale = [query for query in self._queries.values() if query.is_stale]
         self._stop(stale, results.SNAPSHOT_EXPIRED)

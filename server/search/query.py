@@ -41,7 +41,7 @@ from whamming.server.search import results
 from whamming.server.search.options import DEFAULT_CHUNK, Options
 from whamming.server.search.request import Group, QueryRequest
 from whamming.server.search.results import End, EndReason
-from whamming.storage import Snapshot
+from whamming.server.search.snapshot_lease import SnapshotLease
 
 if TYPE_CHECKING:
     from whamming.server.search.call import SearchCall
@@ -104,22 +104,6 @@ class QueryCursor(Protocol):
         """Statistics of the search."""
 
 
-class SnapshotLease:
-    """A snapshot, and the time until which a query may hold it."""
-
-    __slots__ = ("_until", "snapshot")
-
-    def __init__(self, snapshot: Snapshot, seconds: float) -> None:
-        """Hold a snapshot for ``seconds``, starting now."""
-        self.snapshot = snapshot
-        self._until = time.perf_counter() + seconds
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the snapshot has been held for too long."""
-        return time.perf_counter() > self._until
-
-
 class Query:
     """One query. Workers search it; the event loop grants credit and stops it. The call's lock guards shared state."""
 
@@ -179,6 +163,11 @@ class Query:
     def is_stale(self) -> bool:
         """Whether it has held its snapshot for too long."""
         return self._lease is not None and self._lease.is_stale
+
+    @property
+    def lease(self) -> SnapshotLease | None:
+        """Its snapshot; None if it has none yet, or not any more."""
+        return self._lease
 
     # -- called by the event loop, with the call's lock held -----------------------------------------------------------
 

@@ -21,10 +21,11 @@ from whamming.native import Batch, Costs, Stats
 from whamming.server.failures import failure_of
 from whamming.server.search import results
 from whamming.server.search.options import Options
-from whamming.server.search.query import Query, QueryCursor, SnapshotLease, State
+from whamming.server.search.query import Query, QueryCursor, State
 from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.server.search.snapshot_lease import SnapshotLease
 from whamming.storage import Database, Snapshot, StoredIndex
 from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.wire.fields import FieldError, in_field
@@ -135,7 +136,7 @@ class Searcher:
         request, options = query.request, query.options
         index, snapshot = self._open(request.index)
         request.check(index)
-        lease = SnapshotLease(snapshot, self._snapshot_seconds)
+        lease = SnapshotLease(index, snapshot, self._snapshot_seconds)
         self._make_room(query)
         if options.rerank is not None:
             query.begin(self._reranked(query, index, snapshot), lease)

@@ -57,13 +57,17 @@ class Payloads:
         """Return the length of each payload in bytes."""
         return np.diff(self.ends, prepend=np.uint64(0))
 
+    def starts(self, order: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+        """Return where the payloads at some positions start."""
+        return np.where(order > 0, self.ends[order - 1], np.uint64(0))
+
     def tolist(self) -> list[bytes]:
         data, ends = self.data.tobytes(), self.ends.tolist()
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def take(self, order: NDArray[np.integer[Any]]) -> Payloads:
         """Return the payloads at some positions, in that order. Needs memory for the result and a few megabytes."""
-        starts = np.concatenate([np.zeros(1, dtype=np.uint64), self.ends])[:-1][order]
+        starts = self.starts(order)
         lengths = self.ends[order] - starts
         ends = np.cumsum(lengths, dtype=np.uint64)
         data = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)

@@ -106,10 +106,17 @@ class Segment:
             )
         return payloads.data[start:end].tobytes()
 
-    def payload_ends(self, places: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return where the payloads of some places end, within the payloads of all places; None if there are none."""
+    @property
+    def places_by_id(self) -> NDArray[np.uint32]:
+        """All places, in order of id."""
+        return np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)
+
+    def payload_lengths(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the sizes of the payloads at some places in bytes."""
         payloads = self._payloads()
-        return None if payloads is None else payloads.ends[places]
+        if payloads is None:
+            return np.zeros(len(places), dtype=np.uint64)
+        return payloads.ends[places] - payloads.starts(places)
 
     def ids(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         return self.index.ids_at(places)
@@ -130,7 +137,7 @@ class Segment:
         payloads = self._payloads()
         if payloads is not None:
             ends = payloads.ends
-            bounds = np.stack([np.where(places > 0, ends[places - 1], 0), ends[places]], axis=1).ravel()
+            bounds = np.stack([payloads.starts(places), ends[places]], axis=1).ravel()
             if len(bounds) and (bounds[-1] > len(payloads.data) or (bounds[1:] < bounds[:-1]).any()):
                 raise CorruptStoreError("payloads overlap or lie outside their array; verify the index")
             payloads = payloads.take(places)
@@ -146,7 +153,7 @@ class Segment:
         """Check both ends of ``by_id``. The engine checks the other entries when it reads them."""
         if not self.n:
             return
-        ends = np.frombuffer(self._arrays["by_id"], dtype="<u4", count=self.n)[[0, -1]]
+        ends = self.places_by_id[[0, -1]]
         if ends.max() >= self.n:
             raise CorruptStoreError(f"array by_id refers to place {ends.max()} of {self.n}; restore a backup")
 

@@ -110,6 +110,9 @@ class Store(Protocol):
     def stats(self) -> StoreStats:
         """Return statistics."""
 
+    def file_sizes(self) -> tuple[int, int]:
+        """Return the size of the files and how much of it is in use, in bytes; zeros without files. Must be quick."""
+
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Verify the structure, and every byte against its checksum."""
 

@@ -373,6 +373,13 @@ class SegmentedStore:
             compactions=self._compactions,
         )
 
+    def file_sizes(self) -> tuple[int, int]:
+        """Return the size of the files and how much of it is in use, in bytes; zeros without files."""
+        try:
+            return self._journal.sizes() or (0, 0)
+        except ClosedError:  # the index was dropped while it was searched
+            return 0, 0
+
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Verify every byte against its checksum; RAM has none."""
         self._check_open()

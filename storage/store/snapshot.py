@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import InvalidArgumentError, Part, View
-from whamming.native.arguments import as_whole
 from whamming.native.display import counted
 from whamming.storage.items.live_part import LivePart
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.settings import IndexSettings
+from whamming.storage.store.scanning import check_scan, scan
 from whamming.storage.vectors.kept import unpack_vectors
-
-PIECE_BYTES = 1 << 23
-"""How many payload bytes a piece of a scan may have, unless a single item has more."""
 
 
 @dataclass(frozen=True)
@@ -116,23 +113,13 @@ class Snapshot:
             return [b""] * len(ids)
         return self.get(ids).payloads
 
-    def scan(self, size: int = 10_000) -> Iterator[Rows]:
-        """Return all items, in no particular order, in pieces of at most ``size``; codes in the index's bit order."""
-        if as_whole("size", size) < 1:
-            raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
-        return self._pieces(size)
+    def scan(self, size: int = 10_000, *, after: int | None = None) -> Iterator[Rows]:
+        """Return all items in order of id, in pieces of at most ``size``; codes in the index's bit order.
 
-    def _pieces(self, size: int) -> Iterator[Rows]:
-        for part in self._parts:
-            places = part.places()
-            ends = part.segment.payload_ends(places)
-            first = 0
-            while first < len(places):
-                last = first + size
-                if ends is not None:
-                    start = int(ends[first - 1]) if first else 0
-                    fits = int(np.searchsorted(ends, np.uint64(start + PIECE_BYTES), side="right"))
-                    last = max(first + 1, min(last, fits))
-                rows = part.segment.rows(places[first:last])
-                yield Rows(rows.ids, self.settings.from_engine(rows.codes), rows.payloads, rows.vectors)
-                first = last
+        ``after``: return only items with a larger id.
+        """
+        return self._pieces(*check_scan(size, after))
+
+    def _pieces(self, size: int, after: int | None) -> Iterator[Rows]:
+        for rows in scan(self._parts, size, after):
+            yield replace(rows, codes=self.settings.from_engine(rows.codes))

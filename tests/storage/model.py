@@ -58,7 +58,7 @@ class Holder(Protocol):
 
     def __len__(self) -> int: ...
     def get(self, ids: Ids, /) -> Items: ...
-    def scan(self, size: int = ..., /) -> Iterator[Rows]: ...
+    def scan(self, size: int = ..., /, *, after: int | None = ...) -> Iterator[Rows]: ...
 
 
 def check_items(snapshot: Holder, model: Model) -> None:
@@ -82,6 +82,10 @@ def check_items(snapshot: Holder, model: Model) -> None:
             scanned[id_] = rows.codes[row].tobytes(), rows.payloads[row] if rows.payloads is not None else b""
     rowed = {int(id_): (code.tobytes(), model.items[int(id_)][1]) for id_, code in zip(ids, codes, strict=True)}
     assert scanned == rowed
+    assert list(scanned) == sorted(scanned)
+    for after in {0, *list(scanned)[:: max(1, len(scanned) // 3)]}:
+        rest = [id_ for rows in snapshot.scan(5, after=after) for id_ in rows.ids.tolist()]
+        assert rest == [id_ for id_ in scanned if id_ > after]
 
 
 def plans_of(view: View) -> tuple[Plan, ...]:

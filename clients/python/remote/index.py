@@ -175,11 +175,20 @@ class Index(AsyncIndexVerbs):
         raise local_only("snapshot", "each search and each scan sees the index as it was when it started")
 
     @verb
-    async def scan(self, size: int = 10_000) -> AsyncGenerator[Rows, None]:
-        request, database = scan_request(self.name, size), self._database
-        async with contextlib.aclosing(responses_of(lambda: database._items.Scan(request))) as responses:
-            async for response in responses:
-                yield items_of(response.items, self.settings)
+    async def scan(self, size: int = 10_000, *, after: int | None = None) -> AsyncGenerator[Rows, None]:
+        request, database = scan_request(self.name, size, after), self._database
+        attempts = database._retries.begin()
+        while True:
+            try:
+                async with contextlib.aclosing(responses_of(lambda: database._items.Scan(request))) as responses:
+                    async for response in responses:
+                        rows = items_of(response.items, self.settings)
+                        request.after_id = int(rows.ids[-1])
+                        attempts.reset()
+                        yield rows
+                return
+            except (UnavailableError, OverloadedError) as error:  # go on after the last item
+                await attempts.wait(error)
 
     @verb
     def search(

@@ -14,6 +14,7 @@ from whamming.native.costs import as_array
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
 from whamming.storage.items.rows import as_ids
+from whamming.storage.store.scanning import check_scan
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.v1 import index_pb2, item_pb2
 from whamming.wire.columns import id_column, matrix, payload_column
@@ -195,8 +196,6 @@ def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:
     return item_pb2.GetRequest(index=index, ids=id_column(ids))
 
 
-def scan_request(index: str, size: int) -> item_pb2.ScanRequest:
-    rows = int(as_whole("size", size))
-    if rows < 1:
-        raise InvalidArgumentError(f"size = {size}; it must be 1 or more")
-    return item_pb2.ScanRequest(index=index, batch_size=min(rows, MAX_SCAN_ROWS))
+def scan_request(index: str, size: int, after: int | None) -> item_pb2.ScanRequest:
+    rows, last = check_scan(size, after)
+    return item_pb2.ScanRequest(index=index, batch_size=min(rows, MAX_SCAN_ROWS), after_id=last)
