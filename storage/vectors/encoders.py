@@ -356,10 +356,13 @@ def check_encoder(encoder: Encoder) -> None:
 
 
 def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums over the first axis, added in order."""
-    if terms.shape[1] == 1:  # numpy adds a single column pairwise, not in order
+    """Return the sums over the first axis, added in order.
+
+    numpy adds the rows of a matrix in order, but the values of a column that is contiguous in memory pairwise.
+    """
+    if terms.shape[1] == 1:
         return np.asarray(np.add.accumulate(terms, axis=0)[-1])
-    return np.asarray(np.add.reduce(terms, axis=0))
+    return np.asarray(np.add.reduce(np.ascontiguousarray(terms), axis=0))
 
 
 def _pack(ones: NDArray[np.bool_]) -> NDArray[np.uint8]:

@@ -117,6 +117,20 @@ def test_projections_are_summed_in_order(bits: int, dim: int) -> None:
     assert np.array_equal(encoder.project(vector[None]), expected[None])
 
 
+@pytest.mark.parametrize("bits", [1, 2, 64])
+def test_codes_near_zero_do_not_depend_on_the_batch(bits: int) -> None:
+    """The terms of these projections cancel. Rounding errors decide their signs, and so does the order of addition."""
+    dim, rows = 512, 100
+    rng = np.random.default_rng(0)
+    signs = rng.choice(np.float32([-1, 1]), (1, bits))
+    encoder = Encoder("lsh", dim, bits, False, np.repeat(signs, dim, axis=0), np.zeros(bits, np.float32), None)
+    half = rng.standard_normal((rows, dim // 2)) * 2.0 ** rng.integers(-40, 40, (rows, dim // 2))
+    vectors = rng.permuted(np.concatenate([half, -half], axis=1), axis=1).astype(np.float32)
+    together = encoder.encode(vectors)
+    assert np.array_equal(together, np.stack([encoder.encode(vector) for vector in vectors]))
+    assert np.array_equal(unpack(together, bits), encoder.project(vectors) > 0)
+
+
 def test_a_projection_of_exactly_zero_gives_a_zero() -> None:
     matrix = np.array([[1, -1], [-1, 1]], dtype=np.float32)
     encoder = Encoder("lsh", 2, 2, False, matrix, np.zeros(2, dtype=np.float32), None)
