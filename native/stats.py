@@ -35,7 +35,7 @@ class Stats(NamedTuple):
     candidates: int = 0
     """Codes found in buckets, and codes that passed the sweep's filter."""
     verified: int = 0
-    """Codes whose exact distance was computed."""
+    """Codes that passed the filters, so that their distance was computed."""
     blocks: int = 0
     """Blocks of 128 codes swept."""
     planes: int = 0
@@ -45,7 +45,7 @@ class Stats(NamedTuple):
 
     @property
     def compared(self) -> int:
-        """Codes compared, exactly or by a filter. A :class:`Budget` limits this number."""
+        """Comparisons with codes, by a filter or exact. A :class:`Budget` limits this number."""
         return self.candidates + _BLOCK_CODES * self.blocks
 
     def _repr_html_(self) -> str:

@@ -84,7 +84,7 @@ class Server:
 
         ``database``: the database to serve. By default :meth:`start` opens the one at ``config.data``.
         ``writer``: the address of the writer process. If given, this process opens the database for reading,
-        handles the methods in READING and the health checks, and forwards all others to the writer.
+        handles the methods in READING, health checks and reflection itself, and forwards FORWARDED to the writer.
         ``also_listen``: a second address to listen on, for calls forwarded by other processes.
         """
         self.config = config
@@ -200,7 +200,7 @@ class Server:
             await asyncio.to_thread(self._database.close)
 
     async def _do_housekeeping(self) -> None:
-        """Periodically let go of old snapshots, and release memory after many clients have left."""
+        """Periodically let go of old snapshots, and release memory after many calls have ended."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             await self._search.expire()

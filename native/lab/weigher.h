@@ -22,7 +22,7 @@ static inline uint64_t lab_weigh(const struct lab_weigher *weigher, const uint8_
     return sum;
 }
 
-/* Return LAB_OK if the deltas add up to less than 2^62, so that no sum or bound can overflow; otherwise LAB_COST. */
+/* Return LAB_OK if the deltas add up to less than 2^63, so that no sum or bound can overflow; otherwise LAB_COST. */
 int lab_check_deltas(const uint64_t *deltas, uint32_t bits);
 
 #endif

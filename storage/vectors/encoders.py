@@ -8,14 +8,15 @@ An encoder projects a vector x to ``p(x) = x M - t``. Bit i of its code is 1 if 
 ``itq``   M has the sample's principal directions, rotated so that the projections lie close to the corners of a cube
 ========  ============================================================================================================
 
-``t`` moves the sample's mean to zero, or is zero. A query vector is not reduced to a code. Instead, its projections
-determine what each value of each stored bit costs: by the asymmetric distances of Gordo et al. (2014), or by an inner
-product. See :data:`Form`.
+``t`` moves the sample's mean to zero, or is zero. By default, a query vector is not reduced to a code. Instead, its
+projections determine what each value of each stored bit costs: by the asymmetric distances of Gordo et al. (2014), or
+by an inner product. See :data:`Form`.
 
 **Codes and costs depend on the vector alone**, not on its batch, the number of threads or the machine: projections are
 defined as sums of doubles, in the order of the components. :meth:`Encoder.encode` computes them in single precision,
-many at once. If the rounding error could change the sign of a projection, as for about one bit in 10,000, it computes
-that projection again, as the defined sum of doubles.
+many at once. If the rounding error could change the sign of a projection, it computes that projection again, as the
+defined sum of doubles. This happens for about one bit in 10,000 if vectors have 128 components, and one in 1,000 if
+they have 768.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
 
 Kind = Literal["sign", "lsh", "itq"]
 Form = Literal["asymmetric", "inner", "symmetric"]
-"""How a query's projections become costs.
+"""How a query's projections become the cost of value v in bit i.
 
 ``asymmetric``: ``(p_i(q) - E[p_i | bit = v])²``, with expectations learned from the sample.
-``inner``: ``|p_i(q)|`` if v differs from the query's own bit. This gives exactly the order of the inner product of p(q)
-with the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distance``.
+``inner``: ``|p_i(q)|`` if v differs from the query's own bit. Up to rounding (below), this gives the order of the inner
+product of p(q) with the signs (+1, -1) of a stored code: ``<p(q), s> = sum |p_i(q)| - 2 distance``.
 ``symmetric``: 1, or a weight per bit, if v differs from the query's own bit. This is the (weighted) Hamming distance.
 
 Costs of the first two forms are rounded down to multiples of about 2^-40 of the query's largest cost.
@@ -71,8 +72,8 @@ class Training:
     samples: int = 0
     """Number of vectors in the sample; 0 if there was none."""
     errors: tuple[float, ...] = ()
-    """For ``itq``, before the first round and after each: the mean squared distance of the rotated projections, scaled
-    to a mean square of 1, to the nearer of +1 and -1. It decreases from round to round."""
+    """For ``itq``: the error before the first round and after each round. Projections are scaled to a mean square of 1;
+    the error is their mean squared distance to the nearer of +1 and -1. It decreases from round to round."""
     converged: bool = True
     """Whether the last round hardly improved the error. False if the maximum number of rounds was reached first."""
 
@@ -141,7 +142,7 @@ class Encoder:
         A sum of d products in single precision, in any order, has an error of at most d u / (1 - d u), u = 2^-24, times
         the lengths of the row and of the column. Subtracting the offset rounds, but never changes the sign of the
         difference. The margin has a few more u, for the errors of the lengths, of the margin itself and of the sum in
-        double precision. The minimum length covers what may have been lost to underflow.
+        double precision. Adding 2^-100 to the squares covers what may have been lost to underflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("ij,ij->i", block, block)
@@ -174,7 +175,7 @@ class Encoder:
         bits: NDArray[np.int64],
         out: NDArray[np.uint8],
     ) -> None:
-        """Set those of the given bits that are 1, using the projections as defined."""
+        """Compute the given bits from the defined sums of doubles, and set those that are 1."""
         size = max(1, (1 << 20) // self.dim)
         for first in range(0, len(rows), size):
             row, bit = rows[first : first + size], bits[first : first + size]
@@ -248,9 +249,9 @@ class Encoder:
     def to_bytes(self) -> bytes:
         """Return the encoder as bytes, for :meth:`from_bytes`. Equal encoders give equal bytes.
 
-        The bytes are ``WHAe``, a CRC-32 of everything with its own bytes as 0, the version, and the length of the JSON
-        that follows. The JSON names the arrays after it. It is padded with spaces, so that they start at a multiple of
-        8. Integers are uint32, and everything is little-endian.
+        The bytes are ``WHAe``, a CRC-32, the version, and the length of the JSON that follows. The CRC-32 covers all
+        bytes, with its own four bytes taken as 0. The JSON names the arrays after it. It is padded with spaces, so that
+        they start at a multiple of 8. Integers are uint32, and everything is little-endian.
         """
         arrays = {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
         values = {

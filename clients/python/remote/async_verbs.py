@@ -23,7 +23,7 @@ from whamming.storage.vectors.encoders import Encoder, Form, Kind
 
 
 class AsyncDatabaseVerbs(Protocol):
-    """Named indexes. Use it in an ``async with`` block, or call :meth:`close`. Only one event loop may use it."""
+    """A database of named indexes. Use it in an ``async with`` block, or call :meth:`close`. Threads may share it."""
 
     async def __aenter__(self) -> Self:
         """Return the database itself."""
@@ -57,16 +57,18 @@ class AsyncDatabaseVerbs(Protocol):
         bits : length of the codes, 1 to 4096. May be left out with an encoder that determines it.
         bit_order : bit order of codes that go in and out. ``"little"``: bit i is byte ``i >> 3``, mask
             ``1 << (i & 7)``. ``"big"``: mask ``128 >> (i & 7)``, as ``np.packbits`` writes by default.
-        tables : hash tables of sealed segments. ``"single"``: one directory for all substrings of the codes;
+        tables : hash tables of sealed segments. ``"single"``: one hash table for all substrings of the codes;
             ``"multi"``: one per substring; ``"none"``: no tables, so that all searches sweep.
         buckets : ``"compact"``, or ``"fast"``, which is faster to probe but larger.
         durability : the default for writes. ``"fsync"``: on disk when a write returns; ``"async"``: shortly afterwards.
         encoder : converts vectors to codes. ``"sign"``, ``"lsh"`` or ``"itq"`` is fitted now; or pass an encoder from
             :func:`whamming.fit_encoder` or :func:`whamming.load_encoder`.
         dim : number of components of a vector, 1 to 65,536. May be left out with ``train``.
-        train : sample of vectors ``[n, dim]`` to fit the encoder to; at most 12 MiB if the database is on a server.
+        train : sample of vectors ``[n, dim]`` to fit the encoder to. If the database is on a server and the sample has
+            over 12 MiB, the client sends a random part of it.
         seed : for the random choices of fitting.
         centre : whether to subtract the sample's mean from vectors; the default is True if there is a sample.
+            ``"itq"`` always subtracts it.
         keep_vectors : keep the vectors of items, as ``"float16"`` or ``"int8"``, so that searches can re-rank.
         metric : metric of re-ranking: ``"l2"``, ``"cosine"`` or ``"inner"``.
         exist_ok : return the existing index of that name if it has the same settings and encoder. An encoder given by
@@ -202,7 +204,7 @@ class AsyncIndexVerbs(Protocol):
         longer than ``--snapshot-seconds`` continues with the items as they are then.
 
         Codes are in the index's bit order. ``vectors`` has the kept vectors as they are stored; it is None if the index
-        keeps no vectors, and always over the network.
+        keeps no vectors. Over the network it is always None.
         """
 
     def search(

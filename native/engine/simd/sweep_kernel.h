@@ -12,7 +12,7 @@
  *   v_in16(x, limit)  bit j: 16-bit lane j is at most limit (V_BYTES / 2 bits)
  *   Planes have 64 bytes and any alignment (arrays.h).
  *
- * The visiting order, the checks and the survivors are the same for every set, so the answers are the same too.
+ * Only these operations differ between the sets. Each set keeps the same survivors, so the answers are the same too.
  */
 #include "simd/kernels.h"
 #include "whamming.h"
