@@ -151,7 +151,8 @@ class Messages(Faults):
     def scan(self) -> Message:
         """For Scan."""
         size = self.rng.choice((0, 0, 20, 75, 100, 100_000, 100_001, 2**32 - 1))
-        return item_pb2.ScanRequest(index=self.name(), batch_size=size)
+        after = self.rng.choice((0, 7, 500, 2**63, 2**64 - 1)) if self.chance(0.3) else None
+        return item_pb2.ScanRequest(index=self.name(), batch_size=size, after_id=after)
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
