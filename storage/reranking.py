@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -37,6 +38,7 @@ from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.vectors.arrays import as_vectors, blocks
 from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import measure
+from whamming.storage.vectors.steps import Steps
 
 Rerank = int | Literal["exact"]
 """How hits are re-ranked by the kept vectors: the nearest ``k * rerank`` items by code, or ``"exact"``."""
@@ -45,6 +47,10 @@ MAX_FACTOR: Final = 1_000_000
 _FIRST_CHUNK: Final = 64
 _MAX_CHUNK: Final = 8192
 """The number of items fetched from the cursor at a time grows from _FIRST_CHUNK to _MAX_CHUNK."""
+_CHUNK_CELLS: Final = 1 << 19
+"""The vectors of a chunk have at most about this many components. Reading and measuring them takes milliseconds."""
+_STEP_SECONDS: Final = 0.005
+"""A cancelled search notices it within about this time."""
 _SLACK: Final = 2.0**-40
 """A relative error that exceeds the rounding errors of the costs, the projections and the distances."""
 
@@ -93,7 +99,16 @@ class Bound:
 
     def __init__(self, encoder: Encoder, query: NDArray[np.float32]) -> None:
         """``query`` is one vector, ``[dim]``."""
-        projected = encoder.project(query)
+        self._set(encoder, encoder.project(query))
+
+    @classmethod
+    def making(cls, encoder: Encoder, query: NDArray[np.float32]) -> Steps[Bound]:
+        """Make the bound in short steps."""
+        made = cls.__new__(cls)
+        made._set(encoder, (yield from encoder.projecting(query)))
+        return made
+
+    def _set(self, encoder: Encoder, projected: NDArray[np.float64]) -> None:
         apart = np.square(projected)
         ones = projected > 0
         table = np.stack([np.where(ones, apart, 0), np.where(ones, 0, apart)], axis=-1)
@@ -101,9 +116,13 @@ class Bound:
         self._slack = _SLACK * float(apart.sum())
         self._stretch = encoder.stretch
 
+    def prepare(self, end: float) -> bool:
+        """Compute what calls need, until ``time.perf_counter()`` reaches ``end``. Returns whether it is complete."""
+        return self._stretch.run(end)
+
     def __call__(self, bound: float) -> float:
-        """Return the least distance of a vector whose code costs at least ``bound``."""
-        return math.sqrt(max(0.0, bound - self._slack)) / self._stretch * (1 - _SLACK)
+        """Return the least distance of a vector whose code costs at least ``bound``. Call :meth:`prepare` first."""
+        return math.sqrt(max(0.0, bound - self._slack)) / self._stretch.result * (1 - _SLACK)
 
 
 class Reranked:
@@ -129,8 +148,14 @@ class Reranked:
         self._payloads = payloads
         self._left = k
         self._bound = bound
-        self._chunk = _FIRST_CHUNK
+        self._largest_chunk = max(1, min(_MAX_CHUNK, _CHUNK_CELLS // len(query)))
+        self._chunk = min(_FIRST_CHUNK, self._largest_chunk)
         self._seen = 0
+        self._is_bound_due = False
+        """Whether the bound has to be computed again, because items were fetched."""
+        self._cancelled = False
+        self._interrupted: StopReason | None = None
+        """Why the last :meth:`next` returned early."""
         self._ranked: list[tuple[float, int]] = []  # a heap
         self._beyond = -math.inf  # a lower bound on the distances of all items that were not fetched yet
 
@@ -150,29 +175,50 @@ class Reranked:
         ``eager``: return as soon as at least one hit is proven.
         """
         hits: list[tuple[float, int]] = []
-        while len(hits) < n and self._left and (self._certain if eager and hits else self._advance(budget)):
+        end = math.inf if budget is None or budget.seconds is None else time.perf_counter() + budget.seconds
+        self._interrupted = None
+        while len(hits) < n and self._left and (self._certain if eager and hits else self._advance(budget, end)):
             hits.append(heapq.heappop(self._ranked))
             self._left -= 1
         return np.array([i for _, i in hits], dtype=np.uint64), np.array([d for d, _ in hits], dtype=np.float64)
 
-    def _advance(self, budget: Budget | None) -> bool:
-        """Fetch items until the nearest one is proven; returns whether it is."""
-        while self._beyond < math.inf and not self._certain:
-            ids, _ = self._cursor.next(self._chunk, budget=budget)
-            self._chunk = min(2 * self._chunk, _MAX_CHUNK)
-            self._seen += len(ids)
-            vectors = self._snapshot.vectors(ids)
-            for hit in zip(
-                measure(self._snapshot.settings.metric, self._query, vectors).tolist(), ids.tolist(), strict=True
-            ):
-                heapq.heappush(self._ranked, hit)
-            if self._cursor.exhausted:
-                self._beyond = math.inf
-            elif self._bound is not None:
-                self._beyond = self._bound(self._cursor.lower_bound)
-            if self._cursor.stop in ("budget", "cancelled"):
-                break
+    def _advance(self, budget: Budget | None, end: float) -> bool:
+        """Fetch items until the nearest one is proven, or the search is interrupted; returns whether it is proven."""
+        while self._beyond < math.inf and not self._certain and self._interrupted is None:
+            if not self._is_bound_due:
+                self._fetch(budget)
+            if self._is_bound_due and self._prepare(end):
+                self._is_bound_due = False
+            if self._cancelled:
+                self._interrupted, self._cancelled = "cancelled", False
+            elif self._cursor.stop in ("budget", "cancelled"):
+                self._interrupted = self._cursor.stop
+            elif time.perf_counter() >= end:
+                self._interrupted = "budget"
         return self._certain
+
+    def _prepare(self, end: float) -> bool:
+        """Work on the bound of what was fetched, but not for long. Returns whether it is known."""
+        assert self._bound is not None
+        if not self._bound.prepare(min(end, time.perf_counter() + _STEP_SECONDS)):
+            return False
+        self._beyond = self._bound(self._cursor.lower_bound)
+        return True
+
+    def _fetch(self, budget: Budget | None) -> None:
+        """Fetch some items, and rank them."""
+        ids, _ = self._cursor.next(self._chunk, budget=budget)
+        self._chunk = min(2 * self._chunk, self._largest_chunk)
+        self._seen += len(ids)
+        vectors = self._snapshot.vectors(ids)
+        for hit in zip(
+            measure(self._snapshot.settings.metric, self._query, vectors).tolist(), ids.tolist(), strict=True
+        ):
+            heapq.heappush(self._ranked, hit)
+        if self._cursor.exhausted:
+            self._beyond = math.inf
+        else:
+            self._is_bound_due = self._bound is not None
 
     @property
     def _certain(self) -> bool:
@@ -200,7 +246,7 @@ class Reranked:
         """Why the last :meth:`next` returned."""
         if self.exhausted:
             return "exhausted"
-        return "more" if self._certain else self._cursor.stop
+        return "more" if self._certain else self._interrupted or self._cursor.stop
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best ``n`` hits found so far that are not proven."""
@@ -209,6 +255,7 @@ class Reranked:
 
     def cancel(self) -> None:
         """Make :meth:`next` stop soon: the running call, or else the next one. Any thread may call this."""
+        self._cancelled = True
         self._cursor.cancel()
 
     @property

@@ -25,6 +25,8 @@ import hashlib
 import json
 import math
 import struct
+import threading
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +42,8 @@ from whamming.storage.files.records import checked, with_checksum
 from whamming.storage.settings import check_choice
 from whamming.storage.storage_errors import CorruptStoreError, FormatError, from_system
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
+from whamming.storage.vectors.steps import Steps, Stepwise, finish
+from whamming.storage.vectors.stretch import stretch_of
 
 Kind = Literal["sign", "lsh", "itq"]
 Form = Literal["asymmetric", "inner", "symmetric"]
@@ -60,9 +64,14 @@ LARGEST_NUMBER: Final = 1e30
 """The largest magnitude of a number in the encoder of a new index. Larger numbers come from damaged files, or from
 samples whose sums and products overflow."""
 
+STEP_CELLS: Final = 1 << 16
+"""About how many products one step of a projection computes: a fraction of a millisecond, and a megabyte."""
+
 _header = struct.Struct("<4sIII")
 _UNIT: Final = 2.0**-24
 _LARGEST: Final = 2.0**126
+_stretching: Final = threading.Lock()
+"""Held for a moment to look up or replace the computation of a stretch."""
 
 
 @dataclass(frozen=True)
@@ -188,24 +197,43 @@ class Encoder:
         assert self.matrix is not None
         return float(np.sqrt(np.square(self.matrix, dtype=np.float64).sum(axis=0).max()))
 
-    @cached_property
-    def stretch(self) -> float:
-        """The largest factor by which projecting increases the distance of two vectors."""
-        return 1.0 if self.matrix is None else float(np.linalg.norm(self.matrix.astype(np.float64), 2))
+    @property
+    def stretch(self) -> Stepwise[float]:
+        """The computation of an upper bound on the factor by which projecting increases the distance of two vectors.
+
+        Everyone who needs it at the same time shares it. The encoder keeps only the result, so that nothing is left of
+        a computation that everyone has abandoned.
+        """
+        with _stretching:
+            found: Stepwise[float] | None = self.__dict__.get("_stretch", lambda: None)()
+            if found is None:
+                found = Stepwise(self._find_stretch())
+                self.__dict__["_stretch"] = weakref.ref(found)
+            return found
+
+    def _find_stretch(self) -> Steps[float]:
+        if self.matrix is None:
+            return 1.0
+        if "_known_stretch" not in self.__dict__:
+            self.__dict__["_known_stretch"] = yield from stretch_of(self.matrix)
+        return float(self.__dict__["_known_stretch"])
 
     # -- costs ---------------------------------------------------------------------------------------------------------
 
     def project(self, vectors: ArrayLike) -> NDArray[np.float64]:
         """Return the projections, as defined, of vectors ``[n, dim]`` as ``[n, bits]``, or of one vector ``[dim]``."""
+        return finish(self.projecting(vectors))
+
+    def projecting(self, vectors: ArrayLike) -> Steps[NDArray[np.float64]]:
+        """Compute the same as :meth:`project` in short steps."""
         rows, single = as_vectors(vectors, self.dim)
-        values = np.empty((len(rows), self.bits))
-        matrix = None if self.matrix is None else self.matrix.astype(np.float64)
+        values = np.zeros((len(rows), self.bits))
         for first, block in blocks(rows, self.bits):
-            for row, vector in enumerate(block.astype(np.float64), first):
-                if matrix is None:
-                    values[row] = vector[: self.bits]
-                else:
-                    values[row] = _sum_in_order(vector[:, None] * matrix)
+            out = values[first : first + len(block)]
+            if self.matrix is None:
+                out[:] = block[:, : self.bits]
+            else:
+                yield from _add_products(block, self.matrix, out)
         values -= self.offsets
         return values[0] if single else values
 
@@ -221,17 +249,23 @@ class Encoder:
         form : see :data:`Form`; the default is :attr:`default_form`.
         weights : the weight of each bit, ``[bits]``; only with ``symmetric``.
         """
+        return finish(self.costing(vectors, form, weights=weights))
+
+    def costing(
+        self, vectors: ArrayLike, form: Form | None = None, *, weights: ArrayLike | None = None
+    ) -> Steps[NDArray[np.float64]]:
+        """Compute the same as :meth:`cost_table` in short steps."""
         chosen = self.default_form if form is None else form
         check_choice("costs", chosen, get_args(Form))
         if weights is not None and chosen != "symmetric":
             raise InvalidArgumentError(f"costs = {chosen!r} with weights; weights need costs='symmetric'")
+        if chosen == "asymmetric" and self.expected is None:
+            raise InvalidArgumentError(
+                f"costs = 'asymmetric', but {self!r} was fitted without a sample; fit it to one, or use 'inner'"
+            )
+        projected = yield from self.projecting(vectors)
         if chosen == "asymmetric":
-            if self.expected is None:
-                raise InvalidArgumentError(
-                    f"costs = 'asymmetric', but {self!r} was fitted without a sample; fit it to one, or use 'inner'"
-                )
-            return shortened((self.project(vectors)[..., None] - self.expected) ** 2)
-        projected = self.project(vectors)
+            return shortened((projected[..., None] - self.expected) ** 2)
         if chosen == "inner":
             return shortened(np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1))
         each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)
@@ -354,6 +388,21 @@ def check_encoder(encoder: Encoder) -> None:
                 f"the encoder has numbers up to {largest:.3g} ({name}); at most {LARGEST_NUMBER:g} is allowed: scale "
                 "the vectors, and fit a new one"
             )
+
+
+def _add_products(
+    block: NDArray[np.float32], matrix: NDArray[np.float32], sums: NDArray[np.float64]
+) -> Steps[None]:
+    """Add the products of the rows of a block with a matrix to ``sums``, in order of the components."""
+    height = max(1, STEP_CELLS // matrix.shape[1])
+    terms = np.empty((min(height, len(matrix)) + 1, matrix.shape[1]))
+    for top in range(0, len(matrix), height):
+        part = matrix[top : top + height].astype(np.float64)
+        for row, vector in enumerate(block[:, top : top + height]):
+            terms[0] = sums[row]
+            np.multiply(part, vector.astype(np.float64)[:, None], out=terms[1 : len(part) + 1])
+            sums[row] = _sum_in_order(terms[: len(part) + 1])
+            yield
 
 
 def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
