@@ -108,9 +108,25 @@ class Server:
         """Open the database and start serving."""
         silence_lost_clients()
         config = self.config
-        self._certificates = certificates = Certificates(config) if config.tls_cert else None
+        self._certificates = Certificates(config) if config.tls_cert else None
+        port = contextlib.ExitStack()
         if self._writer is None:  # a reader does not check: the writer already listens on the same port
-            await asyncio.to_thread(check_listen, config.listen)
+            port = await asyncio.to_thread(check_listen, config.listen, shared=config.workers > 1)
+        with port:
+            await self._open()
+        if self._also_listen is not None:
+            self._grpc.add_insecure_port(self._also_listen)
+        await self._grpc.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._housekeeping = asyncio.create_task(self._do_housekeeping())
+        log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
+        if is_open(config.listen) and not config.tls_client_ca:
+            log.warning("anyone who can reach %s can read and change the data; see --tls-client-ca", self.address)
+
+    async def _open(self) -> None:
+        """Open the database, make the services, and listen on the address."""
+        config, certificates = self.config, self._certificates
         if self._given is not None:
             self._database = self._given
         else:
@@ -132,7 +148,7 @@ class Server:
             tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        names = [service.full_name for service in SERVICES]
+        self._names = names = [service.full_name for service in SERVICES]
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
         host, _, _ = config.listen.rpartition(":")
         try:
@@ -144,15 +160,6 @@ class Server:
             await self._release()
             raise ListenError(f"cannot listen on {config.listen}; choose another --listen") from error
         self.address = f"{host}:{port}"
-        if self._also_listen is not None:
-            self._grpc.add_insecure_port(self._also_listen)
-        await self._grpc.start()
-        for name in ("", *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._housekeeping = asyncio.create_task(self._do_housekeeping())
-        log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
-        if is_open(config.listen) and not config.tls_client_ca:
-            log.warning("anyone who can reach %s can read and change the data; see --tls-client-ca", self.address)
 
     async def stop(self, grace: float | None = None) -> None:
         """Shut down gracefully.

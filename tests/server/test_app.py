@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -109,6 +110,25 @@ async def test_listening_on_an_address_in_use_fails(tmp_path: Path) -> None:
         with pytest.raises(ListenError, match=rf"{server.address} is in use.*--listen"):
             await Server(Config(listen=server.address, data=data)).start()
         whamming.open(data).close()
+
+
+async def test_servers_with_several_processes_do_not_share_a_port(tmp_path: Path) -> None:
+    """Not even if they start at the same time, so that each could find the port free before the other listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    servers = [Server(Config(listen=address, data=str(tmp_path / name), workers=2)) for name in "ab"]
+    results = await asyncio.gather(*(server.start() for server in servers), return_exceptions=True)
+    try:
+        (refused,) = (result for result in results if result is not None)
+        assert isinstance(refused, ListenError)
+        assert f"{address} is in use" in str(refused)
+        with pytest.raises(ListenError, match=f"{address} is in use"):  # nor if the first one has started long ago
+            await Server(Config(listen=address, data=str(tmp_path / "c"), workers=2)).start()
+    finally:
+        for server, result in zip(servers, results, strict=True):
+            if result is None:
+                await server.stop()
 
 
 def test_listening_on_a_privileged_port_fails() -> None:
