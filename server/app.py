@@ -30,6 +30,7 @@ from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, open_database
 from whamming.storage.database import refresh_open_indexes
 from whamming.storage.directory import Mode
+from whamming.storage.health import file_problems
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
@@ -94,6 +95,8 @@ class Server:
         self._writer = writer
         self._also_listen = also_listen
         self._admission = Admission(config.max_streams)
+        self._problems: list[str] = []
+        """Why health checks fail; empty if the server is healthy."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -117,8 +120,7 @@ class Server:
         if self._also_listen is not None:
             self._grpc.add_insecure_port(self._also_listen)
         await self._grpc.start()
-        for name in ("", *self._names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._report_health()
         self._housekeeping = asyncio.create_task(self._do_housekeeping())
         log.info("serving %s on %s", config.data if self._given is None else "a database", self.address)
         if is_open(config.listen) and not config.tls_client_ca:
@@ -206,14 +208,32 @@ class Server:
         if self._given is None:
             await asyncio.to_thread(self._database.close)
 
+    async def _check_files(self) -> None:
+        """Let health checks fail while files of the database are lost."""
+        problems = await asyncio.to_thread(file_problems, self._database)
+        if problems == self._problems:
+            return
+        for problem in problems:
+            log.error("not healthy: %s", problem)
+        if not problems:
+            log.info("healthy again")
+        self._problems = problems
+        await self._report_health()
+
+    async def _report_health(self) -> None:
+        states = health_pb2.HealthCheckResponse
+        for name in ("", *self._names):
+            await self._health.set(name, states.NOT_SERVING if self._problems else states.SERVING)
+
     async def _do_housekeeping(self) -> None:
-        """Periodically let go of old snapshots, and release memory after many calls have ended."""
+        """Periodically let go of old snapshots, look at the files, and release memory after many calls have ended."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             await self._search.expire()
             await self._items.expire()
             if self._writer is not None:
                 await asyncio.to_thread(refresh_open_indexes, self._database)
+            await self._check_files()
             if self._admission.peak >= max(CROWD, 2 * self._admission.count):
                 self._admission.peak = self._admission.count
                 await asyncio.to_thread(release_memory)

@@ -123,6 +123,8 @@ class Database(DatabaseVerbs):
         if path is not None and not read_only:
             self._writer = WriterLock(path, wait)
             clean_up(path)
+        self.directory = None if path is None else path.stat()
+        """What :attr:`path` was when the database was opened, to see whether somebody replaces it."""
 
     def __repr__(self) -> str:
         where = MEMORY if self.path is None else str(self.path)

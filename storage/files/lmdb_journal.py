@@ -55,6 +55,7 @@ from whamming.storage.files.records import (
     pack_manifest,
 )
 from whamming.storage.files.verifying import verify_file
+from whamming.storage.files.watching import FileWatch
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import IndexSettings
@@ -89,7 +90,7 @@ class LmdbJournal:
         if (path / "data.mdb").stat().st_size == 0:  # LMDB would report it as missing
             raise CorruptStoreError(f"{path / 'data.mdb'} is empty; restore a backup")
         self._path = path
-        self._writer: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None  # locked if this journal writes
         self._read_only = read_only
         self._checked = not read_only
         self._manifest: dict[str, Any] = {}
@@ -101,8 +102,9 @@ class LmdbJournal:
                 check_file(path)
             self._environment = Environment.shared(path, self, read_only=read_only)
             try:
+                self._file = (path / "data.mdb").open("rb") if read_only else lock_data_file(path, shared=False)
+                self._watch = FileWatch(path, self._file)
                 if not read_only:
-                    self._writer = lock_data_file(path, shared=False)
                     # If a writer died before announcing its last commit, this makes readers see the commit.
                     self._environment.env.begin(write=True).abort()
                     self._environment.env.reader_check()
@@ -129,11 +131,19 @@ class LmdbJournal:
         """The sequence of the last write."""
         return self._sequence
 
+    def check_files(self, *, writing: bool) -> None:
+        """Look at the size of the data and, if ``writing``, at what is at the paths of the files."""
+        if writing:
+            self._watch.check()
+        else:
+            self._watch.check_data()
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def load(self) -> JournalState:
         """Read everything again: segments, dead items and writes."""
         self._generation = self._txnid = -1  # so that the next refresh loads again if this fails
+        self._watch.check_data()
         with translated_errors(self._path):
             reader = SegmentReader(self._environment)
             if not self._checked:  # the read transaction keeps a writer from reusing pages while they are checked
@@ -156,6 +166,7 @@ class LmdbJournal:
 
     def refresh(self) -> JournalState | Sequence[WriteBatch]:
         """Return the new writes, or everything if the segments have changed."""
+        self._watch.check_data()
         with translated_errors(self._path):
             if self._environment.env.info()["last_txnid"] == self._txnid:
                 return ()
@@ -196,6 +207,7 @@ class LmdbJournal:
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
         """Commit one record per batch, all in one transaction."""
         point("before commit")
+        self._watch.check()
         with translated_errors(self._path), self._environment.env.begin(write=True, buffers=True) as txn:
             recovered = read_batches(txn, self.settings, self._sequence + 1)  # committed, although append raised
             last = self._sequence + len(recovered)
@@ -208,6 +220,7 @@ class LmdbJournal:
 
     def store(self, segment: Segment) -> int:
         """Write a segment's arrays, one commit each, so that other writes can run in between."""
+        self._watch.check()
         number = int(self._manifest["next_segment"])
         env = self._environment.env
         env.reader_check()  # frees the pages of readers that died
@@ -227,6 +240,7 @@ class LmdbJournal:
 
     def check_segments(self, numbers: Sequence[int]) -> None:
         """Verify the checksums of the arrays of some segments."""
+        self._watch.check_data()
         with translated_errors(self._path), self._environment.env.begin(buffers=True) as txn:
             for number in numbers:
                 for name in SEGMENT_ARRAYS:
@@ -234,6 +248,7 @@ class LmdbJournal:
 
     def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
         """Commit the manifest and the bitmaps, and remove the records that are no longer needed."""
+        self._watch.check()
         manifest = dict(self._manifest)
         old, now = set(segment_numbers(manifest)), {segment.number for segment in segments}
         manifest["generation"] += 1
@@ -271,6 +286,7 @@ class LmdbJournal:
 
     def sizes(self) -> tuple[int, int]:
         """Return the size of the file, and of its pages in use, in bytes."""
+        self._watch.check_data()
         with self._environment.using() as env:
             stat = env.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2
@@ -282,11 +298,13 @@ class LmdbJournal:
 
     def verify(self, progress: Progress | None) -> VerifyReport:
         """Check the structure of the pages and the checksum of every record."""
+        self._watch.check_data()
         with translated_errors(self._path), self._environment.using() as env, env.begin(buffers=True) as txn:
             return verify_file(self._path, txn, self.settings, progress)
 
     def backup(self, path: Path, snapshot: Snapshot) -> None:
         """Copy the current state of the file, without its free pages."""
+        self._watch.check_data()
         with self._environment.using() as env:
             make_directory(path)
             with translated_errors(path):
@@ -296,9 +314,9 @@ class LmdbJournal:
                     sync(written)
 
     def close(self) -> None:
-        if self._writer is not None:
-            unlock(self._writer)
-            self._writer = None
+        if self._file is not None:
+            unlock(self._file)
+            self._file = None
         self._environment.release(self)
 
 

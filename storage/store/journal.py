@@ -90,6 +90,15 @@ class Journal(Protocol):
     def load(self) -> JournalState:
         """Read everything. Called when the store is opened, and after :meth:`install` has raised an error."""
 
+    def check_files(self, *, writing: bool) -> None:
+        """Raise a StorageError if somebody else has deleted, replaced or cut short the files.
+
+        Called before each snapshot, before each ``async`` write, and once per second by servers, from any thread, so it
+        must be fast. :meth:`append` must check this, too: it must not succeed if the next :meth:`load` would not find
+        the writes. ``writing``: False if reading must be safe, for example because files are memory-mapped; True if
+        writes must not get lost.
+        """
+
     def check(self, batch: WriteBatch) -> None:
         """Raise InvalidArgumentError for a batch that can never be appended.
 

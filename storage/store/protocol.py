@@ -90,6 +90,12 @@ class Store(Protocol):
     def snapshot(self) -> Snapshot:
         """Return an immutable view of every write that has been acknowledged."""
 
+    def check_files(self, *, writing: bool) -> None:
+        """Raise a StorageError if somebody else has deleted, replaced or cut short the files. Must be quick.
+
+        ``writing``: False if reading must be safe; True if writes must not get lost.
+        """
+
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> int:
         """Apply a batch, all of it or nothing.
 

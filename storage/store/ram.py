@@ -29,6 +29,9 @@ class RamJournal:
     def load(self) -> JournalState:
         return JournalState()
 
+    def check_files(self, *, writing: bool) -> None:
+        """Nothing to do: there are no files."""
+
     def check(self, batch: WriteBatch) -> None:
         """Accept every batch."""
 

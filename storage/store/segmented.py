@@ -40,7 +40,7 @@ from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
-from whamming.storage.storage_errors import ClosedError, ReadOnlyError
+from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError
 from whamming.storage.store import maintenance
 from whamming.storage.store.background import BackgroundTask, at_low_priority
 from whamming.storage.store.contents import Change, Contents
@@ -106,6 +106,8 @@ class SegmentedStore:
         """Return an immutable view of every write that has been acknowledged."""
         if self.read_only:
             self._refresh()
+        else:
+            self.check_files(writing=False)
         self._last_snapshot = time.monotonic()
         contents = self._contents
         if contents.pending:
@@ -113,6 +115,14 @@ class SegmentedStore:
                 contents = self._contents = self._contents.apply_pending()
         self._check_open()  # after reading the contents, because closing empties them
         return contents.snapshot()
+
+    def check_files(self, *, writing: bool) -> None:
+        """Raise a StorageError if the files can no longer be read safely or, if ``writing``, no longer be written."""
+        try:
+            self._journal.check_files(writing=writing)
+        except StorageError:
+            self._check_open()  # an index that was closed may have been dropped
+            raise
 
     def _refresh(self) -> None:
         """Apply what another process has written."""
@@ -149,6 +159,7 @@ class SegmentedStore:
     def _write_async(self, change: Change) -> int:
         with self._writing:
             self._check_writable()
+            self._journal.check_files(writing=True)
             with self._changing:
                 self._contents, removed = _with_change(self._contents, change)
             self._unsaved.append(change.batch)
@@ -377,7 +388,7 @@ class SegmentedStore:
         """Return the size of the files and how much of it is in use, in bytes; zeros without files."""
         try:
             return self._journal.sizes() or (0, 0)
-        except ClosedError:  # the index was dropped while it was searched
+        except StorageError:  # the index was dropped while it was searched, or its files are lost
             return 0, 0
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:

@@ -118,12 +118,24 @@ class FileJournal:
         assert self._log is not None
         return self._new_batches() if os.fstat(self._log.fileno()).st_size > self._end else ()
 
+    def check_files(self, *, writing: bool) -> None:
+        """Check that the log still has a name. Everything is read into memory, so reading is always safe."""
+        log = self._log
+        if log is None or self._read_only or not writing:
+            return
+        links = 1
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile: a seal has replaced it
+            links = os.fstat(log.fileno()).st_nlink
+        if not links and log is self._log:
+            raise CorruptStoreError(f"{log.name} was deleted while it was in use; restore a backup")
+
     def check(self, batch: WriteBatch) -> None:
         """Accept every batch."""
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
         """Append one record per batch to the log."""
         assert self._log is not None
+        self.check_files(writing=True)
         recovered = self._new_batches()  # complete records of an interrupted append
         self._log.truncate(self._end)
         self._log.seek(self._end)
@@ -246,9 +258,9 @@ class FileJournal:
         self._close_log()
 
     def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
 
 
 class FileBackend:

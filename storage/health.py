@@ -1,0 +1,32 @@
+"""Whether an open database still has the files that it has opened."""
+
+from __future__ import annotations
+
+import os
+
+from whamming.native import WhammingError
+from whamming.storage.database import Database
+
+
+def file_problems(database: Database) -> list[str]:
+    """Return a sentence for each open index whose files were deleted, replaced or cut short by somebody else.
+
+    The same for the directory of the database. Takes a few system calls per open index.
+    """
+    problems = []
+    path, opened = database.path, database.directory
+    if path is not None and opened is not None:
+        try:
+            if not os.path.samestat(path.stat(), opened):
+                problems.append(f"{path} was replaced by another directory; restart the server")
+        except OSError as error:
+            problems.append(f"{path} cannot be used: {error.strerror}; restore the directory, then restart the server")
+    with database._lock:
+        indexes = dict(database._open)
+    for name, index in indexes.items():
+        try:
+            index.store.check_files(writing=not database.read_only)
+        except WhammingError as error:
+            if not index.closed:  # otherwise it may have been dropped
+                problems.append(f"index {name!r}: {error}")
+    return problems

@@ -1,0 +1,86 @@
+"""Files that somebody deletes, replaces or cuts short under a running server: errors, and a failing health check."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import whamming
+from tests.serving import ServerProcess, details_of, wait_until
+from whamming.storage import CorruptStoreError
+from whamming.v1.index_pb2 import GetIndexRequest
+
+CODES = np.random.default_rng(6).integers(0, 256, (3000, 8), dtype=np.uint8)
+
+
+def health_of(stubs: Any) -> int:
+    answer = health_pb2_grpc.HealthStub(stubs.channel).Check(health_pb2.HealthCheckRequest())
+    return int(answer.status)
+
+
+def delete_index(path: Path) -> None:
+    shutil.rmtree(path / "docs")
+
+
+def replace_file(path: Path) -> None:
+    shutil.copyfile(path / "docs" / "data.mdb", path / "copy")
+    (path / "copy").replace(path / "docs" / "data.mdb")
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path / "docs" / "data.mdb", 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("happens", [delete_index, replace_file, cut_short])
+def test_lost_files_are_reported(happens: Callable[[Path], None], workers: int, tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with ServerProcess(path, workers=workers) as server:
+        with whamming.connect(server.address) as database, server.stubs() as stubs:
+            docs, more = (database.create_index(name, 64) for name in ("docs", "more"))
+            docs.upsert(range(3000), CODES)
+            docs.seal()
+            assert len(list(docs.search(CODES[0], k=3))) == 3
+            assert health_of(stubs) == health_pb2.HealthCheckResponse.SERVING
+            happens(path)
+            for durability in ("fsync", "async"):
+                with pytest.raises(CorruptStoreError, match="while it was in use"):
+                    docs.upsert([1], CODES[:1], durability=durability)
+            with pytest.raises(CorruptStoreError):
+                docs.delete([1])
+            if happens is cut_short:
+                with pytest.raises(CorruptStoreError, match="cut short"):
+                    list(docs.search(CODES[0], k=3))
+                with pytest.raises(grpc.RpcError) as caught:
+                    stubs.indexes.GetIndex(GetIndexRequest(name="docs"))
+                assert details_of(caught.value).reason == "CORRUPT"
+            more.upsert([1], CODES[:1])
+            assert len(more) == 1, "other indexes are not affected"
+            if workers == 1:
+                wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.NOT_SERVING, "a failed check")
+        wait_until(lambda: "not healthy: index 'docs': " in server.log(), "an error in the log")
+        assert server.process.poll() is None, "it is still running"
+        assert server.log().count("not healthy") <= workers, "it is logged once"
+
+
+def test_a_directory_that_was_moved_is_reported_until_it_is_back(tmp_path: Path) -> None:
+    """Nothing is written to files that the next start of the server would not find."""
+    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
+    with ServerProcess(path) as server, whamming.connect(server.address) as database, server.stubs() as stubs:
+        docs = database.create_index("docs", 64)
+        path.rename(elsewhere)
+        wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.NOT_SERVING, "a failed check")
+        with pytest.raises(CorruptStoreError, match="moved away"):
+            docs.upsert([1], CODES[:1])
+        elsewhere.rename(path)
+        wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.SERVING, "a successful check")
+        docs.upsert([1], CODES[:1])
+        assert len(docs) == 1
