@@ -25,6 +25,7 @@ from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, try_lock, unlock
+from whamming.storage.files.regular import read_small
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
@@ -38,6 +39,8 @@ from whamming.storage.store.protocol import backend
 
 FORMAT: Final = 2
 MARK: Final = "whamming.json"
+_MARK_BYTES: Final = 1 << 16
+"""Maximum size of the marker file; it has less than 100 bytes."""
 _LOCK: Final = "writer.lock"
 DEFAULT_STORE: Final = "lmdb"
 
@@ -67,8 +70,8 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
 def _read_mark(mark: Path, store: str | None) -> str:
     path = mark.parent
     try:
-        values = json.loads(mark.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        values = json.loads(read_small(mark, _MARK_BYTES))
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise FormatError(f"{mark} does not name the format of the database; restore it from a backup")

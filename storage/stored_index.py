@@ -313,7 +313,10 @@ def read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | No
     path = directory / ENCODER_FILE
     if not path.exists():
         raise CorruptStoreError(f"the encoder file {path} is missing; restore a backup")
-    encoder = load_encoder(path)
+    try:
+        encoder = load_encoder(path)
+    except InvalidArgumentError as error:  # not a regular file, or far too large
+        raise CorruptStoreError(f"{error}; or restore a backup") from error
     if encoder.fingerprint != settings.encoder:
         raise CorruptStoreError(
             f"{path} has the fingerprint {encoder.fingerprint}, but the index was created with the encoder "

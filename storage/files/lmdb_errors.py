@@ -8,11 +8,15 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import lmdb
 
 from whamming.storage.files import environment
 from whamming.storage.storage_errors import NO_ROOM, CorruptStoreError, StorageError, StorageFullError
+
+_NOT_A_FILE: Final = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESPIPE, errno.ENODEV, errno.EINVAL)
+"""Error codes of directories, named pipes, sockets, devices and looping links."""
 
 
 @contextlib.contextmanager
@@ -27,6 +31,8 @@ def translated_errors(path: Path) -> Iterator[None]:
 def translated(error: Exception, path: Path) -> StorageError:
     """Return the storage error for an error of LMDB or the operating system."""
     text = str(error)
+    if isinstance(error, OSError) and error.errno in _NOT_A_FILE:
+        return CorruptStoreError(f"{path} has something else in place of a file: {text}; restore a backup")
     full = isinstance(error, lmdb.MapFullError) or any(os.strerror(code) in text for code in NO_ROOM)
     if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB reports a short write as EIO
         return StorageFullError(f"no space to write to {path}: {text}; free some space, then write again")

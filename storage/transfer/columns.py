@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import IO, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,17 @@ from numpy.typing import NDArray
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole
 from whamming.native.display import counted
+from whamming.storage.files.regular import open_regular
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import as_ids
 from whamming.storage.storage_errors import from_system
+from whamming.storage.transfer.numpy_files import load_npz, map_npy
 
 ROWS_AT_ONCE: Final = 10_000
 """How many items are held in memory, and written, at a time."""
 
-_BROKEN: Final = (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
-"""What numpy and zipfile raise for files that do not have the format of their suffix."""
+_BROKEN: Final = (ValueError, EOFError, zipfile.BadZipFile)
+"""What is raised for files that do not have the format of their suffix."""
 
 Holds = Literal["codes", "vectors"]
 PieceT = TypeVar("PieceT")
@@ -154,64 +156,51 @@ def open_columns(path: Path, holds: Holds) -> Columns:
         if path.suffix == ".npz":
             return _open_npz(path, holds)
         return _open_npy(path) if path.suffix == ".npy" else _open_vecs(path)
+    except InvalidArgumentError:  # is a ValueError, too
+        raise
     except _BROKEN as error:
-        raise InvalidArgumentError(f"{path} is not a file of {holds}: {_reason(error)}") from error
+        raise InvalidArgumentError(f"{path} is not a file of {holds}: {error}") from error
     except OSError as error:
         raise from_system(error, path) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return what is wrong with a file, without numpy's advice to programmers."""
-    if isinstance(error, KeyError):
-        return f"it has no array {str(error.args[0]).split()[0]}"
-    if "Python objects in dtype" in str(error) or "Object arrays cannot be loaded" in str(error):
-        return "it holds lists or other Python objects; save one array of numbers, such as numpy.stack(column)"
-    return "it is not an array of numbers" if "pickle" in str(error) else str(error)
 
 
 _SUFFIXES: Final = (".npz", ".npy", ".fvecs", ".bvecs")
 
 
 def _open_npz(path: Path, holds: Holds) -> Columns:
-    with path.open("rb") as file:
-        loaded = np.load(file)
-        if isinstance(loaded, np.ndarray):
-            raise ValueError("it holds one array, like a .npy file")
-        with loaded:
-            payloads = None
-            if "payload_ends" in loaded:
-                payloads = Payloads(loaded["payload_ends"], loaded["payload_data"])
-            return Columns(loaded[holds], loaded.get("ids"), payloads)
+    found = load_npz(path, (holds, "ids", "payload_ends", "payload_data"))
+    if holds not in found:
+        raise ValueError(f"it has no array {holds}")
+    payloads = None
+    if "payload_ends" in found:
+        if "payload_data" not in found:
+            raise ValueError("it has no array payload_data")
+        payloads = Payloads(found["payload_ends"], found["payload_data"])
+    return Columns(found[holds], found.get("ids"), payloads)
 
 
 def _open_npy(path: Path) -> Columns:
     ids = ids_path(path)
-    return Columns(_map_npy(path), _map_npy(ids) if ids.exists() else None)
-
-
-def _map_npy(path: Path) -> NDArray[Any]:
-    loaded = np.load(path, mmap_mode="r")
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
-        raise ValueError("it holds several arrays, like a .npz file")
-    return loaded
+    return Columns(map_npy(path), map_npy(ids) if ids.exists() else None)
 
 
 def _open_vecs(path: Path) -> Columns:
     component = 4 if path.suffix == ".fvecs" else 1
-    length = _first_length(path)
-    size, row = path.stat().st_size, 4 + component * length
-    if size % row:
-        raise ValueError(f"it has {size} bytes, not a multiple of the {row} bytes of its first row: it was cut short")
-    raw = np.memmap(path, dtype=np.uint8, mode="r", shape=(size // row, row))
+    with open_regular(path) as file:
+        length = _first_length(file)
+        size, row = os.fstat(file.fileno()).st_size, 4 + component * length
+        if size % row:
+            raise ValueError(
+                f"it has {size} bytes, not a multiple of the {row} bytes of its first row: it was cut short"
+            )
+        raw = np.memmap(file, dtype=np.uint8, mode="r", shape=(size // row, row))
     rows = raw[:, 4:].view("<f4") if path.suffix == ".fvecs" else raw[:, 4:]
     return Columns(rows, lengths=raw[:, :4].view("<i4")[:, 0])
 
 
-def _first_length(path: Path) -> int:
+def _first_length(file: IO[bytes]) -> int:
     """Return the number of components that the first row states."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(4), "little", signed=True)
+    length = int.from_bytes(file.read(4), "little", signed=True)
     if length < 1:
         raise ValueError(f"its first row has {length} components")
     return length

@@ -1,7 +1,8 @@
 """Importing and exporting items as files, with a progress bar.
 
 ==========  ==========================================================================================================
-``.npz``    ``codes``, ``ids`` and, if there are any, ``payload_ends`` and ``payload_data``; held in memory
+``.npz``    ``codes``, ``ids`` and, if there are any, ``payload_ends`` and ``payload_data``; held in memory; compressed
+            files may expand to 1 GiB, or to 16 times their size
 ``.npy``    the codes; ids are in a second file, ``<name>.ids.npy``; no payloads; in pieces, so any size fits
 ``.fvecs``  import only: vectors; a row is an int32, the dimension, followed by that many float32; in pieces
 ``.bvecs``  import only: packed codes, or vectors; a row is an int32, the width, followed by that many bytes; in pieces

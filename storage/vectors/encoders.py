@@ -39,6 +39,7 @@ from whamming.native import Costs, InvalidArgumentError
 from whamming.native.costs import as_array, check_bits, shortened
 from whamming.storage.files.locks import replacing
 from whamming.storage.files.records import checked, with_checksum
+from whamming.storage.files.regular import read_small
 from whamming.storage.settings import check_choice
 from whamming.storage.storage_errors import CorruptStoreError, FormatError, from_system
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
@@ -357,13 +358,15 @@ class Encoder:
             raise from_system(error, target) from error
 
 
+FILE_BYTES: Final = 128 << 20
+"""Maximum size of an encoder's file. The largest matrix has 64 MiB."""
 _ARRAYS: Final = {"matrix": "<f4", "offsets": "<f4", "expected": "<f8"}
 
 
 def load_encoder(path: str | Path) -> Encoder:
     """Read an encoder from a file that :meth:`Encoder.save` wrote."""
     try:
-        data = Path(path).read_bytes()
+        data = read_small(Path(path), FILE_BYTES)
     except OSError as error:
         raise from_system(error, Path(path)) from error
     try:

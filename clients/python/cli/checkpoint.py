@@ -10,9 +10,14 @@ import contextlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from whamming.cli.parser import FailureError
+from whamming.storage.files.regular import read_small
 from whamming.storage.transfer.columns import ids_path
+
+CHECKPOINT_BYTES: Final = 1 << 20
+"""Maximum size of a checkpoint file. Usually it has less than 1 KiB."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ class Checkpoint:
         if not self.path.exists():
             return
         try:
-            values = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            values = json.loads(read_small(self.path, CHECKPOINT_BYTES))
+        except (OSError, ValueError, RecursionError):
             values = None
         if not isinstance(values, dict) or not values.keys() >= self._job.keys():
             raise FailureError(f"--checkpoint {self.path} is not a checkpoint; choose another file, or remove this one")
@@ -58,9 +63,9 @@ class Checkpoint:
     def rows(self) -> int | None:
         """Return how many rows of the job are done, or None if there is no checkpoint for it."""
         try:
-            values = json.loads(self.path.read_text(encoding="utf-8"))
+            values = json.loads(read_small(self.path, CHECKPOINT_BYTES))
             rows = values.pop("rows")
-        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
             return None
         return rows if values == self._job and isinstance(rows, int) and rows >= 0 else None
 

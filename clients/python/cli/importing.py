@@ -34,7 +34,8 @@ FILE holds n codes, each as long as the index's codes:
           or floating-point [n, bits] (a value greater than 0 is a 1);
           the ids of docs.npy are read from docs.ids.npy, if that exists
   .npz    an array "codes" in one of these forms, and optionally "ids",
-          "payload_ends" and "payload_data", as export writes them
+          "payload_ends" and "payload_data", as export writes them;
+          compressed files may expand to 1 GiB, or to 16 times their size
   .fvecs  floating-point vectors (a value greater than 0 is a 1)
   .bvecs  packed codes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import zipfile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +16,7 @@ from whamming.cli.target import AnyIndex
 from whamming.native import InvalidArgumentError
 from whamming.storage import Form, IndexSettings, KeptVectors, Rerank, read_codes, read_vectors
 from whamming.storage.storage_errors import from_system
+from whamming.storage.transfer.numpy_files import map_npy
 
 
 def add_query(parser: argparse.ArgumentParser) -> None:
@@ -223,11 +223,12 @@ def _read_costs(path: str, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
 
 def _load(path: str) -> NDArray[Any]:
     try:
-        loaded = np.load(path, mmap_mode="r")
+        return map_npy(Path(path))
+    except InvalidArgumentError:  # is a ValueError, too
+        raise
     except OSError as error:
         raise from_system(error, Path(path)) from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgumentError(f"{path} is not a .npy file of numbers; write one with numpy.save") from error
-    if not isinstance(loaded, np.ndarray):
-        raise InvalidArgumentError(f"{path} holds several arrays; give a .npy file, which holds one")
-    return loaded
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"{path} is not a .npy file of numbers: {error}; write one with numpy.save"
+        ) from error
