@@ -16,7 +16,7 @@ from whamming.native import release_memory
 from whamming.native.arguments import check_threads
 from whamming.server.config import Config
 from whamming.server.listening import ListenError, check_listen
-from whamming.server.rpc.admission import Admission
+from whamming.server.rpc.clients import Clients
 from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.forwarding import Forwarding
 from whamming.server.rpc.index_service import IndexService
@@ -55,14 +55,17 @@ CROWD: Final = 16
 """If at least this many calls ran at once and at least half have ended, freed memory is returned to the system."""
 
 
-def server_options(config: Config) -> list[tuple[str, int]]:
-    """Return the options of the gRPC server."""
+def server_options(config: Config, *, forwarded: bool = False) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server. ``forwarded``: other processes forward the calls of their clients to it."""
     return [
         ("grpc.max_receive_message_length", config.max_message_mb << 20),
         ("grpc.max_send_message_length", -1),
         # Refuse compressed messages: gRPC would decompress them completely before it checks their size.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", int(config.workers > 1)),
+        # A client that has this many calls sends further ones when others end. Clients checks this again: calls may be
+        # sent before the option arrives, and a process forwards the calls of many clients on one connection.
+        ("grpc.max_concurrent_streams", config.max_streams if forwarded else config.max_client_streams),
         # Allow keepalive pings every five seconds. By default gRPC closes the connection of a client that does this.
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -94,7 +97,7 @@ class Server:
         self._given = database
         self._writer = writer
         self._also_listen = also_listen
-        self._admission = Admission(config.max_streams)
+        self._clients = Clients(config.max_streams, config.max_client_streams)
         self._problems: list[str] = []
         """Why health checks fail; empty if the server is healthy."""
 
@@ -141,13 +144,13 @@ class Server:
         self._search = SearchService(self._searcher, config)
         self._items = ItemService(self._storage, config.snapshot_seconds)
         self._health = health.aio.HealthServicer()
-        self._grpc = grpc.aio.server(options=server_options(config))
+        self._grpc = grpc.aio.server(options=server_options(config, forwarded=self._also_listen is not None))
         if self._writer is not None:  # registered first, so that it takes precedence over the services
             self._forwarding = Forwarding(self._writer, FORWARDED)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage, self._fits), self._items, self._search)
         self._grpc.add_generic_rpc_handlers(
-            tuple(handler(service, part, self._admission) for service, part in zip(SERVICES, parts, strict=True))
+            tuple(handler(service, part, self._clients) for service, part in zip(SERVICES, parts, strict=True))
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         self._names = names = [service.full_name for service in SERVICES]
@@ -172,12 +175,12 @@ class Server:
         period ends are cancelled a second later.
         """
         grace = self.config.grace_seconds if grace is None else grace
-        self._admission.closed = True
+        self._clients.closed = True
         await self._health.enter_graceful_shutdown()
         self._search.drain()
         self._fits.stop()
         end = asyncio.get_running_loop().time() + grace
-        while self._admission.count and asyncio.get_running_loop().time() < end:
+        while self._clients.count and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
         self._search.stop()
         await self._grpc.stop(min(1.0, grace + 0.2))
@@ -234,6 +237,6 @@ class Server:
             if self._writer is not None:
                 await asyncio.to_thread(refresh_open_indexes, self._database)
             await self._check_files()
-            if self._admission.peak >= max(CROWD, 2 * self._admission.count):
-                self._admission.peak = self._admission.count
+            if self._clients.peak >= max(CROWD, 2 * self._clients.count):
+                self._clients.peak = self._clients.count
                 await asyncio.to_thread(release_memory)

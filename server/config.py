@@ -55,6 +55,9 @@ class Config:
     max_k: int = _option(2**31 - 1, "maximum k of a query", 1, 2**31 - 1)
     max_batch: int = _option(4096, "maximum queries per batch, and running queries per stream", 1, 1_000_000)
     max_streams: int = _option(1000, "maximum concurrent calls per process", 1, 100_000)
+    max_client_streams: int = _option(
+        100, "maximum concurrent calls of one client (connection) per process", 1, 100_000
+    )
     buffer_kb: int = _option(
         256, "KiB of hits to buffer for a client that does not read, before its queries pause", 16, 65_536
     )

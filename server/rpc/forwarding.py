@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from whamming.server.rpc.methods import Context
+from whamming.server.rpc.clients import FORWARDED, name_of
 from whamming.server.rpc.status import reporting
 from whamming.wire.call_status import Ending
 
@@ -28,9 +28,9 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
             return None
         method: str = details.method
 
-        async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
+        async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
             async with reporting(context):
-                call = self._channel.stream_stream(method)()
+                call = self._channel.stream_stream(method)(metadata=((FORWARDED, name_of(context)),))
                 ending = Ending(call)
                 sending = asyncio.create_task(_send(call, requests))
                 try:

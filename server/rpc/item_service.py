@@ -40,7 +40,7 @@ class ItemService:
         self._scans: set[Scan] = set()
 
     async def Upsert(  # noqa: N802 - the name in the proto
-        self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse]
+        self, receive: Receive[item_pb2.UpsertRequest], send: Send[item_pb2.UpsertResponse], context: Context
     ) -> None:
         index: StoredIndex | None = None
         while (request := await receive()) is not None:

@@ -14,11 +14,12 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from whamming.server.rpc.clients import ClientCall, Clients
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
 
-Context: TypeAlias = Any
-"""A ``grpc.aio.ServicerContext``. gRPC has no type hints."""
+Context: TypeAlias = ClientCall
+"""What a service knows about a call besides its messages."""
 
 M = TypeVar("M")
 Receive = Callable[[], Awaitable[M | None]]
@@ -27,16 +28,18 @@ Send = Callable[[M], Awaitable[None]]
 """Sends a message on a stream."""
 
 
-def handler(service: ServiceDescriptor, implementation: object, admit: Callable[[], Any]) -> grpc.GenericRpcHandler:
+def handler(service: ServiceDescriptor, implementation: object, clients: Clients) -> grpc.GenericRpcHandler:
     """Return the handler of a service. ``implementation`` has a method for each rpc, with the same name.
 
-    ``admit`` returns a context manager that wraps each call. It raises if there are too many calls.
+    ``clients`` refuses calls if there are too many.
     """
-    methods = {method.name: _method(method, getattr(implementation, method.name), admit) for method in service.methods}
+    methods = {
+        method.name: _method(method, getattr(implementation, method.name), clients) for method in service.methods
+    }
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[[], Any]) -> grpc.RpcMethodHandler:
+def _method(method: MethodDescriptor, call: Callable[..., Any], clients: Clients) -> grpc.RpcMethodHandler:
     kind = message_factory.GetMessageClass(method.input_type)
 
     def read(data: bytes) -> Message:
@@ -47,26 +50,26 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
                 "request", f"{len(data)} bytes are not a valid {method.input_type.full_name}: {error}"
             ) from error
 
-    async def answer(data: bytes, context: Context) -> bytes:
+    async def answer(data: bytes, context: Any) -> bytes:
         async with reporting(context):
             try:
-                with admit():
-                    response: Message = await call(read(data), context)
+                with clients.call(context) as running:
+                    response: Message = await call(read(data), running)
                     return response.SerializeToString()
             finally:
                 data = b""  # gRPC may keep this frame alive; see reporting
         raise AssertionError("unreachable: reporting has aborted the call")
 
-    async def stream(data: bytes, context: Context) -> None:
+    async def stream(data: bytes, context: Any) -> None:
         async with reporting(context):
             try:
-                with admit():
-                    async for response in call(read(data), context):
+                with clients.call(context) as running:
+                    async for response in call(read(data), running):
                         await context.write(response.SerializeToString())
             finally:
                 data = b""
 
-    async def converse(unused: object, context: Context) -> None:
+    async def converse(unused: object, context: Any) -> None:
         async def receive() -> Message | None:
             data = await context.read()
             return None if data is grpc.aio.EOF else read(data)
@@ -75,8 +78,8 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], admit: Callable[
             await context.write(response.SerializeToString())
 
         async with reporting(context):
-            with admit():
-                await call(receive, send)
+            with clients.call(context) as running:
+                await call(receive, send, running)
 
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)

@@ -28,9 +28,9 @@ class SearchService:
         self._calls: set[SearchCall] = set()
 
     async def Search(  # noqa: N802 - the name in the proto
-        self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse]
+        self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse], context: Context
     ) -> None:
-        call = self._call()
+        call = self._call(context)
         try:
             await call.run(receive, send)
         finally:
@@ -39,17 +39,18 @@ class SearchService:
     async def SearchOnce(  # noqa: N802
         self, request: search_pb2.SearchOnceRequest, context: Context
     ) -> search_pb2.SearchOnceResponse:
-        call = self._call()
+        call = self._call(context)
         try:
             return await search_once(request, call, ONCE_ANSWER_BYTES)
         finally:
             self._calls.discard(call)
 
-    def _call(self) -> SearchCall:
+    def _call(self, context: Context) -> SearchCall:
         config = self._config
         call = SearchCall(
             self._searcher,
             self._options_of,
+            context.client.queue,
             max_queries=config.max_batch,
             buffer_bytes=config.buffer_kb << 10,
         )

@@ -17,7 +17,7 @@ from whamming.server.search.options import OptionsReader
 from whamming.server.search.query import Query, State
 from whamming.server.search.request import QueryRequest
 from whamming.server.search.results import End, EndReason, Results, response
-from whamming.server.search.scheduler import Flow
+from whamming.server.search.scheduler import ClientQueue, Flow
 from whamming.server.search.searcher import Searcher
 from whamming.server.search.send_buffer import SendBuffer
 from whamming.server.search.snapshot_lease import SnapshotLease
@@ -32,10 +32,21 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 class SearchCall:
     """A Search call. ``lock`` guards its queries, their states and the send buffer."""
 
-    def __init__(self, searcher: Searcher, options_of: OptionsReader, *, max_queries: int, buffer_bytes: int) -> None:
-        """Create a call without queries. Must be called in the event loop of the call."""
+    def __init__(
+        self,
+        searcher: Searcher,
+        options_of: OptionsReader,
+        client: ClientQueue | None = None,
+        *,
+        max_queries: int,
+        buffer_bytes: int,
+    ) -> None:
+        """Create a call without queries. Must be called in the event loop of the call.
+
+        ``client``: the queue of its client. None: it has a client of its own.
+        """
         self.lock = threading.Lock()
-        self.flow = Flow()
+        self.flow = Flow(client)
         self.buffer = SendBuffer(buffer_bytes, self.lock)
         self.blocked: list[Query] = []
         """Queries that wait for room in the send buffer."""

@@ -1,18 +1,19 @@
-"""A fair queue for the worker threads: the call that has used the least time runs next.
+"""A fair queue for the worker threads: the client that has used the least time runs next.
 
-A *flow* is one client call. Its queries are the *jobs*. A worker takes the flow that has used the least time and runs a
-slice of its next job. So a call with an endless query gets the same share as a call with a short query, and the short
-one waits for at most one slice of each other flow.
+A *client* has *flows*, one per call. The queries of a call are the *jobs*. A worker takes the client that has used the
+least time, of its flows the one that has used the least time, and runs a slice of its next job. So a client with one
+short query waits for at most one slice of each other client, however many calls they have and however long their
+queries are.
 
-    flows by time used        jobs of a flow
-    ┌──────┬──────┬──────┐
-    │ .3 s │ 1 s  │ 7 s  │    fresh:  not begun yet, first in first out
-    └──┬───┴──────┴──────┘    begun:  have a cursor; they take turns
-       ▼ a free worker
+    clients by time used      flows of a client         jobs of a flow
+    ┌──────┬──────┬──────┐    ┌──────┬──────┐
+    │ .3 s │ 1 s  │ 7 s  │    │ .1 s │ .2 s │           fresh:  not begun yet, first in first out
+    └──┬───┴──────┴──────┘    └──┬───┴──────┘           begun:  have a cursor; they take turns
+       ▼ a free worker           ▼
 
-Jobs of one *group* run together, even if they belong to different flows. The worker that takes a job of a group also
-takes waiting jobs of the same group, in fair order, as many as fit into a few slices. A flow that returns after a pause
-starts level with the flow that was served last, so it cannot save up time while idle.
+Jobs of one *group* run together, even if they belong to different clients. The worker that takes a job of a group also
+takes waiting jobs of the same group, in fair order, as many as fit into a few slices. A client or a flow that returns
+after a pause starts level with the one that was served last, so it cannot save up time while idle.
 """
 
 from __future__ import annotations
@@ -64,12 +65,28 @@ Run = Callable[[Sequence[J], float], Sequence[J]]
 do now. It does not return blocked jobs; the code that wakes such a job resubmits it. Must not raise."""
 
 
-class Flow:
-    """The jobs of one client call. Guarded by the scheduler's lock."""
+class ClientQueue:
+    """The flows of one client that have work. Guarded by the scheduler's lock."""
 
-    __slots__ = ("begun", "fresh", "open", "queued", "turn", "used")
+    __slots__ = ("flows", "now", "queued", "used")
 
     def __init__(self) -> None:
+        self.used = 0.0
+        """Time used by all flows together."""
+        self.now = 0.0
+        """Time used by the flow that was served last; new flows start here."""
+        self.flows: list[tuple[float, int, Flow]] = []
+        self.queued = False
+
+
+class Flow:
+    """The jobs of one call. Guarded by the scheduler's lock."""
+
+    __slots__ = ("begun", "client", "fresh", "open", "queued", "turn", "used")
+
+    def __init__(self, client: ClientQueue | None = None) -> None:
+        """Without a ``client``, the flow shares its time with no other."""
+        self.client = client or ClientQueue()
         self.used = 0.0
         self.fresh: deque[Any] = deque()
         self.begun: deque[Any] = deque()
@@ -143,9 +160,9 @@ class Scheduler(Generic[J]):
         self._inline_seconds = GROUP_SLICES * slice_seconds if threads == 1 else INLINE_SECONDS
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._heap: list[tuple[float, int, Flow]] = []
+        self._heap: list[tuple[float, int, ClientQueue]] = []
         self._ticket = itertools.count()
-        self._now = 0.0  # time used by the flow that was served last; new flows start here
+        self._now = 0.0  # time used by the client that was served last; new clients start here
         self._busy = 0
         self._idle = 0
         self._closed = False
@@ -222,10 +239,15 @@ class Scheduler(Generic[J]):
             worker.join()
 
     def _enqueue(self, flow: Flow) -> None:
+        client = flow.client
         if not flow.queued and flow.has_work():
-            flow.used = max(flow.used, self._now)
+            flow.used = max(flow.used, client.now)
             flow.queued = True
-            heapq.heappush(self._heap, (flow.used, next(self._ticket), flow))
+            heapq.heappush(client.flows, (flow.used, next(self._ticket), flow))
+        if not client.queued and client.flows:
+            client.used = max(client.used, self._now)
+            client.queued = True
+            heapq.heappush(self._heap, (client.used, next(self._ticket), client))
 
     def _serve(self) -> None:
         while True:
@@ -236,7 +258,8 @@ class Scheduler(Generic[J]):
                     self._idle -= 1
                 if self._closed:
                     return
-                turn = self._take((GROUP_SLICES if len(self._heap) > 1 else LONE_SLICES) * self._slice)
+                is_lone = len(self._heap) == len(self._heap[0][2].flows) == 1
+                turn = self._take((LONE_SLICES if is_lone else GROUP_SLICES) * self._slice)
                 if turn is None:
                     continue
                 self._busy += 1
@@ -256,12 +279,17 @@ class Scheduler(Generic[J]):
 
     def _take(self, seconds: float) -> Turn[J] | None:
         """Return the jobs to run next, chosen to take about ``seconds``. Called with the lock held."""
-        flow = self._next_flow()
-        if flow is None:
+        client = self._front_client()
+        if client is None:
             return None
+        flow = self._next_flow(client)
+        assert flow is not None
+        if not client.flows:
+            self._pop_client()
         is_fresh = flow.next_is_fresh()
         job = self._pop(flow, is_fresh)
-        self._now = max(self._now, flow.used)
+        self._now = max(self._now, client.used)
+        client.now = max(client.now, flow.used)
         group = job.group
         if group is None or not is_fresh:
             self._enqueue(flow)  # other workers may run its other jobs meanwhile
@@ -278,41 +306,71 @@ class Scheduler(Generic[J]):
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group until there are ``count``: from other flows that wait, in fair order, and from this one.
 
-        Another flow is skipped if its queue is longer than its share. It soon has a turn of its own, and then gets one
-        large answer, which costs less than two small ones.
+        Other clients add at most their share. A flow is skipped if its queue is longer than its share. It soon has a
+        turn of its own, and then gets one large answer, which costs less than two small ones.
         """
+        own, passed, others = flow.client, [flow], list[J]()
+        if own.queued:
+            self._pop_client()  # its other flows come last
         share = -(-count // (len(self._heap) + 1))
-        passed, others = [flow], list[J]()
-        while len(others) + 1 < count and len(passed) < MAX_LOOKED_AT:
-            other = self._next_flow()
-            if other is None:
-                break
-            passed.append(other)
-            if len(other.fresh) <= share:
-                _move(other.fresh, others, group, count - 1)
+        while len(others) + 1 < count and len(passed) < MAX_LOOKED_AT and (client := self._front_client()) is not None:
+            self._pop_client()
+            self._gather_from(client, group, others, min(len(others) + share, count - 1), passed)
+        self._gather_from(own, group, others, count - 1, passed)
         _move(flow.fresh, jobs, group, count - len(others))
         jobs += others
         for waiting in passed:
             self._enqueue(waiting)
 
-    def _next_flow(self) -> Flow | None:
-        """Pop the flow that has used the least time."""
-        flow = self._front()
-        if flow is not None:
-            heapq.heappop(self._heap)
-            flow.queued = False
-        return flow
+    def _gather_from(self, client: ClientQueue, group: Hashable, jobs: list[J], count: int, passed: list[Flow]) -> None:
+        """Add jobs of one client until there are ``count``. Pops its flows and appends them to ``passed``."""
+        share = -(-(count - len(jobs)) // (len(client.flows) + 1))
+        while len(jobs) < count and len(passed) < MAX_LOOKED_AT and (flow := self._next_flow(client)) is not None:
+            passed.append(flow)
+            if len(flow.fresh) <= share:
+                _move(flow.fresh, jobs, group, count)
 
     def _front(self) -> Flow | None:
-        """Return the flow with work that has used the least time, or None."""
+        """Return the flow that runs next, or None."""
+        client = self._front_client()
+        return None if client is None else self._front_flow(client)
+
+    def _front_client(self) -> ClientQueue | None:
+        """Return the client with work that has used the least time, or None."""
         while self._heap:
-            due, _, flow = self._heap[0]
-            if due >= flow.used and flow.has_work():
-                return flow
-            heapq.heappop(self._heap)  # outdated: the flow has used more time since, or has no work
-            flow.queued = False
-            self._enqueue(flow)
+            due, _, client = self._heap[0]
+            if self._front_flow(client) is None:
+                self._pop_client()
+            elif due < client.used:  # outdated: the client has used more time since
+                heapq.heapreplace(self._heap, (client.used, next(self._ticket), client))
+            else:
+                return client
         return None
+
+    def _pop_client(self) -> None:
+        """Remove the first client from the queue."""
+        heapq.heappop(self._heap)[2].queued = False
+
+    def _front_flow(self, client: ClientQueue) -> Flow | None:
+        """Return the flow of a client with work that has used the least time, or None."""
+        while client.flows:
+            due, _, flow = client.flows[0]
+            if not flow.has_work():
+                heapq.heappop(client.flows)
+                flow.queued = False
+            elif due < flow.used:
+                heapq.heapreplace(client.flows, (flow.used, next(self._ticket), flow))
+            else:
+                return flow
+        return None
+
+    def _next_flow(self, client: ClientQueue) -> Flow | None:
+        """Pop the flow of a client that has used the least time."""
+        flow = self._front_flow(client)
+        if flow is not None:
+            heapq.heappop(client.flows)
+            flow.queued = False
+        return flow
 
     def _pop(self, flow: Flow, is_fresh: bool) -> J:
         """Pop the next job of a flow."""
@@ -339,6 +397,7 @@ class Scheduler(Generic[J]):
             share = used / len(jobs)
             for job in jobs:
                 job.flow.used += share
+                job.flow.client.used += share
             for job in reversed(again):  # no need to wake a worker: this one takes a job next
                 if job.group is None:
                     job.flow.begun.append(job)

@@ -271,7 +271,7 @@ class Fuzz:
     def _running(self) -> dict[str, int]:
         server = self.server
         left = {
-            "calls": server._admission.count,
+            "calls": server._clients.count,
             "searches": len(server._search._calls),
             "flows": len(server._searcher._scheduler._heap),
         }

@@ -13,7 +13,7 @@ import pytest
 from tests.server import scheduler_bench
 from tests.server.scheduler_bench import SLICE, Outcome, SchedulerBench, Task, busy, counted
 from tests.serving import wait_until
-from whamming.server.search.scheduler import MAX_OPEN, Flow, ThroughputEstimate
+from whamming.server.search.scheduler import MAX_OPEN, MAX_TOGETHER, ClientQueue, Flow, ThroughputEstimate
 
 threaded = scheduler_bench.threaded
 single = scheduler_bench.single
@@ -143,7 +143,7 @@ def test_the_flow_that_has_used_the_least_time_runs_next(manual: SchedulerBench)
     flows = {name: Flow() for name in "abcd"}
     manual.submit(*(counted(flow, 1000, name) for name, flow in flows.items()))
     for _ in range(200):
-        used = {name: flow.used for name, flow in flows.items()}
+        used = {name: flow.client.used for name, flow in flows.items()}
         (name,) = manual.step()
         assert used[name] == min(used.values())
 
@@ -206,6 +206,43 @@ def test_a_new_flow_waits_for_one_slice_of_each_other_flow_at_most(manual: Sched
     assert seen == {f"{number}" for number in range(10)}
 
 
+def test_clients_get_equal_time_however_many_flows_they_have(manual: SchedulerBench) -> None:
+    """A client with 300 flows, and one with a single flow, take turns."""
+
+    def work(_: float) -> Outcome:
+        busy(0.0001)
+        return "again"
+
+    crowd = ClientQueue()
+    manual.submit(*(Task(Flow(crowd), work, name=f"{number}") for number in range(300)))
+    for _ in range(350):
+        manual.step()
+    single = Flow()
+    manual.submit(Task(single, work, name="single"))
+    served = set()
+    for _ in range(600):
+        behind = "single" if single.client.used < crowd.used else "crowd"
+        (name,) = manual.step()
+        served.add(name)
+        assert (name == "single") == (behind == "single")
+    assert len(served) > 2, "the flows of a client take turns"
+
+
+def test_a_group_has_jobs_of_all_clients(manual: SchedulerBench) -> None:
+    """Clients with few calls do not wait until a client with many calls has filled several groups."""
+    manual.learn("g")
+    crowd = ClientQueue()
+    for number in range(300):
+        flow = Flow(crowd)
+        manual.scheduler.submit(flow, [Task(flow, group="g", name=f"crowd {number}")])
+    for name in "ab":
+        flow = Flow()
+        manual.scheduler.submit(flow, [Task(flow, group="g", name=name)])
+    ran = manual.step()
+    assert len(ran) == MAX_TOGETHER
+    assert {"a", "b"} < set(ran)
+
+
 def test_an_idle_flow_saves_no_time(manual: SchedulerBench) -> None:
     """A flow that returns after a pause starts level with the running flow, not ahead of it."""
     idle, working = Flow(), Flow()
@@ -222,7 +259,7 @@ def test_an_idle_flow_saves_no_time(manual: SchedulerBench) -> None:
     start = manual.scheduler._now
     assert start > 0.005
     manual.scheduler.submit(idle, [Task(idle)])
-    assert idle.used == start <= working.used
+    assert idle.client.used == start <= working.client.used
 
 
 def test_a_new_flow_starts_at_the_current_time(manual: SchedulerBench) -> None:
@@ -236,8 +273,8 @@ def test_a_new_flow_starts_at_the_current_time(manual: SchedulerBench) -> None:
         manual.step()
     flow = Flow()
     manual.scheduler.submit(flow, [Task(flow)])
-    assert min(one.used for one in old) - 0.01 <= flow.used == manual.scheduler._now
-    assert flow.used <= max(one.used for one in old)
+    assert min(one.client.used for one in old) - 0.01 <= flow.client.used == manual.scheduler._now
+    assert flow.client.used <= max(one.client.used for one in old)
 
 
 # -- errors, stress, closing -------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_a_long_job_behind_an_outdated_flow_does_not_run_inline(manual: Schedule
     front, other = Flow(), Flow()
     manual.scheduler.submit(front, [Task(front, group="g", name="short")])
     manual.scheduler.submit(other, [Task(other, name="long")])
-    front.used += 1.0
+    front.client.used += 1.0
     manual.scheduler.dispatch()
     assert manual.ran == []
     assert manual.step() == ["long"]

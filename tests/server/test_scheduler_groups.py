@@ -55,7 +55,7 @@ def test_a_group_gathers_jobs_of_several_flows_in_fair_order(manual: SchedulerBe
     flows = {name: Flow() for name in "abc"}
     counts = {"a": 3, "b": 2 * MAX_TOGETHER, "c": 2}
     for name, used in zip("abc", (3.0, 1.0, 2.0), strict=True):
-        flows[name].used = used
+        flows[name].client.used = used
         tasks = [Task(flows[name], group="g", name=f"{name}{place}") for place in range(counts[name])]
         manual.scheduler.submit(flows[name], tasks)
     ran = manual.step()
@@ -106,7 +106,7 @@ def test_flows_of_a_group_share_the_time_it_took(manual: SchedulerBench) -> None
         manual.scheduler.submit(flow, [Task(flow, work, group="g") for _ in range(count)])
     start = manual.scheduler._now
     assert len(manual.step()) == 4
-    used = [flow.used - start for flow in flows]
+    used = [flow.client.used - start for flow in flows]
     assert used[1] == pytest.approx(3 * used[0])
     assert used[0] >= 0.001
 
@@ -127,7 +127,7 @@ def test_groups_are_smaller_if_other_flows_wait(single: SchedulerBench, others: 
     flow, other = Flow(), Flow()
     tasks = [Task(flow, group="g") for _ in range(20)]
     single.submit(*tasks)
-    other.used = 1.0
+    other.client.used = 1.0
     single.submit(*(Task(other) for _ in range(others)))
     release.set()
     for task in tasks:
