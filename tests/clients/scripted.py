@@ -20,8 +20,8 @@ from whamming.v1.search_pb2_grpc import (
 )
 from whamming.wire.columns import id_column
 
-Responses = Sequence[search_pb2.SearchResponse | None]
-"""The responses to a message. None breaks the call."""
+Responses = Sequence[search_pb2.SearchResponse | grpc.StatusCode]
+"""The responses to a message. A status ends the call."""
 Answer = Callable[[search_pb2.SearchRequest], Responses]
 
 
@@ -38,8 +38,8 @@ class Scripted(SearchServiceServicer):
         async for request in requests:
             self.received.append(request)
             for response in self._answer(request):
-                if response is None:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                if isinstance(response, grpc.StatusCode):
+                    await context.abort(response, "gone")
                 else:
                     yield response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from whamming.remote.search import CREDIT_WITH_PAYLOADS, Connection, Search
 from whamming.v1 import error_pb2, search_pb2
 from whamming.v1.search_pb2 import END_REASON_EXHAUSTED, END_REASON_FAILED, END_REASON_SNAPSHOT_EXPIRED
 
+UNAVAILABLE, CANCELLED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
 CODE = np.zeros(2, dtype=np.uint8)
 
 
@@ -54,7 +56,9 @@ class Turns:
             return ()
         responses = next(self._answers)
         (query_id,) = request.queries.query_ids
-        for response in filter(None, responses):
+        for response in responses:
+            if isinstance(response, grpc.StatusCode):
+                continue
             response.query_ids[:] = [query_id]
             if response.ends.query_ids:
                 response.ends.query_ids[:] = [query_id]
@@ -68,6 +72,14 @@ def test_a_refused_query_is_sent_again() -> None:
     ids, script = search_all(answer, PATIENCE)
     assert ids == [7, 8]
     assert [list(query.after_distances) for query in script.queries] == [[], [], [1.0]]
+
+
+@pytest.mark.parametrize("status", [UNAVAILABLE, CANCELLED], ids=str)
+def test_a_search_resumes_if_the_server_ends_the_call(status: grpc.StatusCode) -> None:
+    """gRPC ends calls as CANCELLED that reach a server at the end of its shutdown."""
+    answer = Turns([chunk(0, [(7, 1.0)]), status], [ended(0, END_REASON_EXHAUSTED, [(8, 2.0)])])
+    ids, _ = search_all(answer, PATIENCE)
+    assert ids == [7, 8]
 
 
 def test_a_query_fails_if_it_is_refused_for_too_long() -> None:
@@ -90,7 +102,7 @@ def test_a_search_continues_if_snapshots_expire_after_a_hit() -> None:
 def test_a_resumed_query_starts_with_full_credit() -> None:
     """Hits consumed before the break do not grant credit to the new query."""
     few = CREDIT_WITH_PAYLOADS // 2 - 1
-    broken = [chunk(0, [(id_, 0.0) for id_ in range(few)]), None]
+    broken = [chunk(0, [(id_, 0.0) for id_ in range(few)]), UNAVAILABLE]
     resumed = [chunk(0, [(few, 1.0)]), ended(0, END_REASON_EXHAUSTED, [(few + 1, 2.0)])]
     script = Scripted(Turns(broken, resumed, [ended(0, END_REASON_EXHAUSTED)]))
 

@@ -34,6 +34,8 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
         return DeadlineError(f"the call did not finish before its deadline: {text}")
     if code == grpc.StatusCode.UNAVAILABLE:
         return UnavailableError(f"the server cannot be reached: {text}; check that it is running, and its address")
+    if code == grpc.StatusCode.CANCELLED:  # a call that the client cancels raises asyncio.CancelledError instead
+        return UnavailableError("the server ended the call; it may be shutting down")
     return ServiceError(f"{code.name}: {text}")
 
 
