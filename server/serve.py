@@ -13,6 +13,7 @@ import dataclasses
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -149,12 +150,16 @@ async def _run_reader() -> None:
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    arguments = json.loads(await stdin.readline())
+    line = await stdin.readline()
+    if not line:  # the writer has died
+        return
+    arguments = json.loads(line)
     config = Config(**arguments["config"])
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     async with Server(config, writer=arguments["writer"]) as server:
         loop.add_signal_handler(signal.SIGHUP, server.reload)
-        print("ready", flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the writer has died; then read() returns at once
+            os.write(sys.stdout.fileno(), b"ready\n")
         await stdin.read()
 
 

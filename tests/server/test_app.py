@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.server.collection import Collection
 from tests.server.columns import pack_ids
 from tests.server.conversation import Conversation, end_of, reason_of
 from tests.server.questions import Options
-from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
+from tests.serving import COMPLAINTS, PATIENCE, ServerProcess, details_of, wait_until
 from whamming import InvalidArgumentError
 from whamming.remote.channel import OPTIONS
 from whamming.server import Config, Server, serve
@@ -326,6 +327,25 @@ def test_a_reader_is_restarted_once_files_can_be_opened_again(tmp_path: Path) ->
         wait_until(lambda: len(processes_of(server)) == 2, "the restart")
         with server.stubs() as stubs:
             assert not stubs.indexes.ListIndexes(ListIndexesRequest()).indexes
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["before it was told what to do", "before it was ready"])
+def test_a_reader_whose_writer_dies_ends_quietly(told: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "whamming.server.serve"]
+    pipe = subprocess.PIPE
+    whamming.open(tmp_path / "database").close()
+    config = Config(data=str(tmp_path / "database"), listen="127.0.0.1:0", workers=3, grace_seconds=0.1)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        reader.stdout.close()
+        if told:
+            reader.stdin.write(json.dumps({"config": asdict(config), "writer": f"unix:{tmp_path}/none"}) + "\n")
+        reader.stdin.close()
+        log = reader.stderr.read()
+        assert reader.wait(PATIENCE) == 0, log
+    assert not any(complaint in log for complaint in COMPLAINTS), log
 
 
 def test_many_threads_search_with_one_client(server: ServerProcess) -> None:
