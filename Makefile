@@ -10,13 +10,14 @@ SOURCES := pyproject.toml $(shell find native storage clients server protos -nam
     -o -name '*.proto' -o -name '*.npz' | grep -v -e '/_[a-z]*\.c$$' -e '_pb2')
 DEVELOPED_FROM := pyproject.toml native/build_backend.py $(filter %.c %.h %.proto,$(SOURCES))
 AGAINST ?= main
+SERVER_KILLS ?= 1000
 ISSUE_FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
 YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
 C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
-    torture fuzz-service paper quality soak format clean dist dist-check
+    torture torture-server fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -88,6 +89,10 @@ bench-peer: $(BUILD)/benched-with ## compare the server with Milvus and pgvector
 
 torture: $(BUILD)/tested-with ## kill the writer a thousand times and check that no acknowledged write is lost
 	$(BIN)/python -m tests.storage.torture --cycles 1000 --rows 1000000
+
+torture-server: $(BUILD)/tested-with ## kill servers two thousand times while clients check their answers (hours)
+	$(BIN)/python -m tests.server.torture --cycles $(SERVER_KILLS) --workers 1
+	$(BIN)/python -m tests.server.torture --cycles $(SERVER_KILLS) --workers 3
 
 fuzz-service: $(BUILD)/tested-with ## fuzz the server with 250,000 calls, on both stores
 	$(BIN)/python -m tests.server.fuzz --cases 150000 --store ram
