@@ -52,7 +52,7 @@ from tests.storage.item_checks import BITS, BrokenPromiseError, Ids, Versions, c
 from whamming import Database, StoredIndex
 from whamming.storage import StorageError
 
-SLOWEST_RESTART = 20.0
+SLOWEST_RESTART = 30.0
 """Seconds that a restart may take, from the first attempt until the server is ready. It normally takes one or two."""
 VERIFY_EVERY = 25
 """Number of cycles between two verifications of every byte."""
