@@ -75,7 +75,8 @@ enum wh_limits {
  * distance of a code is the sum of the costs of its bits. All costs of a query are multiples of some power of two, its
  * unit. In units, costs are integers, and
  *
- *     distance(g) = (floor + sum of (delta[i] x 2^shift + rest[i]) over the bits where g differs from optimum) x 2^exponent
+ *     distance(g) = (floor + sum of extra[i] over the bits i where g differs from optimum) x 2^exponent,
+ *     extra[i]    = delta[i] x 2^shift + rest[i],
  *
  * with nonnegative integers delta[i] and rest[i] < 2^shift. The engine computes with nothing else. `optimum` is the
  * cheapest possible code, and `floor` is its cost. The deltas, in steps of 2^shift units, add up to less than 2^63.
@@ -345,8 +346,8 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 
 /* -- Batches ----------------------------------------------------------------------------------------------------- */
 
-/* Search q queries on `threads` threads (0 or 1: the calling thread only). Queries that sweep share each pass over the
- * blocks.
+/* Search q queries on `threads` threads (0 or 1: the calling thread only). Up to 32 queries that sweep share each pass
+ * over the blocks. For k above 65,536, they share only the first pass.
  *   k                columns of the results; no search may have a larger k
  *   cancel           another thread may set it to 1. The call then returns WH_OK early, leaves the flag set, and
  *                    the results are unspecified. May be NULL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from tests.native.examples import (
 )
 from tests.native.oracle import Codes, Ids, truth
 from whamming.native import Budget, CorruptIndexError, Costs, Index, InvalidArgumentError, Part, Plan, Position, View
+from whamming.native.view import CancelFlag
 
 
 def make_view(data: Data, seed: int) -> tuple[View, Ids, Codes]:
@@ -179,3 +182,53 @@ def test_long_answers_over_parts_are_returned_in_sorted_pieces(kind: WeightKind,
                     assert cursor.lower_bound <= expected.distances[len(found)]
         assert found == expected.ids.tolist()
         assert 1000 < most <= 2 * 4096 + 128, "at most one piece per part"
+
+
+def test_a_batch_that_is_cancelled_in_a_later_round_stops_and_counts_only_whole_answers() -> None:
+    """Only the first round is shared; the queries then continue one after the other."""
+    n, queries = 200_000, 16
+    rng = np.random.default_rng(11)
+    codes = make_codes("uniform", n, 64, rng)
+    view = View([Part(Index.build(codes, 64, np.arange(1, n + 1, dtype=np.uint64), "none"))], 64)
+    costs, flag = Costs.weights(codes[:queries], rng.random((queries, 64))), CancelFlag()
+    batch = view.batch(costs, n, cancel=flag)
+    batch.ids[:] = 0
+
+    def cancel_after_the_first_hit() -> None:
+        while not batch.ids[0, 0]:
+            pass
+        flag.set()
+
+    thread = threading.Thread(target=cancel_after_the_first_hit)
+    thread.start()
+    done = batch.run()
+    thread.join()
+    assert done < queries
+    for row in range(done):
+        expected, distances = view.cursor(costs[row]).next(n)
+        assert batch.ids[row].tobytes() == expected.tobytes()
+        assert batch.distances[row].tobytes() == distances.tobytes()
+
+
+def test_a_batch_stops_at_its_time_limit_in_later_rounds() -> None:
+    """With the right limit, some queries of a group are completed, but not all."""
+    n, queries = 200_000, 8
+    rng = np.random.default_rng(12)
+    codes = make_codes("uniform", n, 64, rng)
+    view = View([Part(Index.build(codes, 64, tables="none"))], 64)
+    costs = Costs.weights(codes[:queries], rng.random((queries, 64)))
+    batch = view.batch(costs, n)
+    assert batch.run() == queries
+    expected, seconds = batch.ids.copy(), sum(stats.seconds for stats in batch.stats)
+    assert all(stats.rounds > 1 for stats in batch.stats)
+    done, low, high = 0, 0.0, seconds
+    for _ in range(40):
+        limit = (low + high) / 2
+        done = batch.run(seconds=limit)
+        if 0 < done < queries:
+            break
+        low, high = (low, limit) if done else (limit, high)
+        if high - low < seconds / 50:  # the machine is busy: start over
+            low, high = 0.0, 2 * seconds
+    assert 0 < done < queries
+    assert batch.ids[:done].tobytes() == expected[:done].tobytes()

@@ -2,8 +2,9 @@
  *
  * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. Those for
  * which a sweep is cheaper then sweep together, tile by tile: all of them sweep one tile, which is small enough to stay
- * in the fast caches, before the next tile is read. Blocks are read from memory once per group instead of once per
- * query. Each thread takes one group at a time.
+ * in the fast caches, before the next tile is read. So this round reads blocks from memory once per group. Queries that
+ * need more rounds (k > 65,536, part.h) then continue one after the other, each with passes of its own. Each thread
+ * takes one group at a time.
  */
 #include "search/cursor.h"
 #include "base/memory.h"
@@ -11,7 +12,7 @@
 
 #include <math.h>
 
-enum { GROUP = 32, TILE_BYTES = 256 * 1024 };
+enum { GROUP = 32, TILE_BYTES = 256 * 1024, SLICE_NANOSECONDS = 1000000 };
 
 struct batch {
     const struct wh_part *parts;
@@ -25,7 +26,7 @@ struct batch {
     uint64_t *counts;
     struct wh_stats *stats;
     _Atomic int status;
-    _Atomic size_t done; /* the first query of the first group that was not completed */
+    _Atomic size_t done; /* the first query that was not completed */
 };
 
 static int stopped(const struct batch *b) {
@@ -76,8 +77,8 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes += p->sweep.counts.planes;
         part_swept(p);
     }
-    /* Learn even if few queries sweep. Their planes take longer, because fewer queries share them. The estimate should
-     * be the average over all groups. */
+    /* If few queries sweep, a plane takes longer, because fewer queries share the cost of reading it. Such groups are
+     * learned from too: the estimate should be the average over all groups. */
     planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
     return WH_OK;
 }
@@ -103,27 +104,45 @@ static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t co
     return status;
 }
 
-/* Search a group. Clears *complete if it had to stop; the group's results are then unspecified. */
-static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[], int *complete) {
-    int status = WH_OK;
+/* Fill the row of a query, in further rounds if it needs them. Clears *complete if it had to stop. */
+static int finish(const struct batch *b, wh_cursor *cursor, size_t row, int *complete) {
+    const struct wh_budget slice = {.nanoseconds = SLICE_NANOSECONDS};
+    uint64_t *ids = b->ids + row * b->k;
+    double *distances = b->distances + row * b->k;
+    size_t count = 0;
+    for (int stop = WH_BUDGET; stop == WH_BUDGET;) {
+        size_t found;
+        int status =
+            wh_cursor_next(cursor, b->k - count, &slice, 0, ids + count, distances + count, NULL, &found, &stop);
+        if (status != WH_OK) return status;
+        count += found;
+        if (stop == WH_BUDGET && stopped(b)) {
+            *complete = 0;
+            return WH_OK;
+        }
+    }
+    b->counts[row] = count;
+    for (; count < b->k; count++) {
+        ids[count] = UINT64_MAX;
+        distances[count] = INFINITY;
+    }
+    if (b->stats) wh_cursor_stats(cursor, &b->stats[row]);
+    return WH_OK;
+}
+
+/* Search a group. Sets *done to the number of its first queries that were completed: all, unless it had to stop. */
+static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[], size_t *done) {
+    int status = WH_OK, complete = 1;
     uint64_t start = clock_nanoseconds();
     for (size_t i = 0; i < count && status == WH_OK; i++) {
         status = cursor_open(b->parts, b->count, &b->searches[first + i], count > 1, &cursors[i]);
         if (status == WH_OK) add_time(cursors[i], &start);
     }
-    for (size_t part = 0; part < b->count && status == WH_OK && *complete; part++)
-        status = run_part(b, cursors, count, part, complete);
-    for (size_t i = 0; i < count && status == WH_OK && *complete; i++) {
-        size_t row = first + i, found;
-        int stop;
-        status = wh_cursor_next(cursors[i], b->k, NULL, 0, b->ids + row * b->k, b->distances + row * b->k, NULL, &found,
-                                &stop);
-        b->counts[row] = found;
-        for (size_t at = row * b->k + found; at < (row + 1) * b->k; at++) {
-            b->ids[at] = UINT64_MAX;
-            b->distances[at] = INFINITY;
-        }
-        if (b->stats) wh_cursor_stats(cursors[i], &b->stats[row]);
+    for (size_t part = 0; part < b->count && status == WH_OK && complete; part++)
+        status = run_part(b, cursors, count, part, &complete);
+    for (size_t i = 0; i < count && status == WH_OK && complete; i++) {
+        status = finish(b, cursors[i], first + i, &complete);
+        if (complete) *done = i + 1;
     }
     return status;
 }
@@ -134,12 +153,13 @@ static void work(void *context, size_t group, uint32_t worker) {
     size_t first = group * b->group, count = b->q - first < b->group ? b->q - first : b->group;
     wh_cursor *cursors[GROUP] = {NULL};
     if (atomic_load(&b->status) != WH_OK) return;
-    int complete = !stopped(b), status = WH_OK;
-    if (complete) status = run_group(b, first, count, cursors, &complete);
+    size_t completed = 0;
+    int status = stopped(b) ? WH_OK : run_group(b, first, count, cursors, &completed);
     for (size_t i = 0; i < count; i++) wh_cursor_close(cursors[i]);
     if (status != WH_OK) atomic_store(&b->status, status);
-    size_t done = atomic_load(&b->done);
-    while (!complete && first < done && !atomic_compare_exchange_weak(&b->done, &done, first)) continue;
+    size_t unfinished = first + completed, done = atomic_load(&b->done);
+    if (completed == count) return;
+    while (unfinished < done && !atomic_compare_exchange_weak(&b->done, &done, unfinished)) continue;
 }
 
 int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_search *searches, size_t q, size_t k,

@@ -3,11 +3,11 @@
 /* Distances of codes to one query, as integers: how much more a code costs than the cheapest possible one.
  *
  * A step is 2^shift units. distance_of adds up the whole steps of a code's costs. It is a sum of table look-ups. Tables
- * per nibble (16 costs each) always exist, because the sweep makes its byte-sized tables from them. Tables per byte (256 costs each) halve the
- * number of look-ups; only short codes have them, so that they fit the cache.
+ * per nibble (16 costs each) always exist, because the sweep makes its byte-sized tables from them. Tables per byte
+ * (256 costs each) halve the number of look-ups; only short codes have them, so that they fit the cache.
  *
  * If costs have more digits than fit (shift > 0), the rests of the costs are missing from this sum, so it is a lower
- * bound of the distance. All filters, bounds and limits work with such lower bounds. Only codes that are within the
+ * bound on the distance. All filters, bounds and limits work with such lower bounds. Only codes that are within the
  * limit by their steps get their exact distance (distance_exact). If shift is 0, the steps are exact.
  */
 #include "base/wide.h"
@@ -20,9 +20,8 @@ struct distance {
     uint64_t *nibble; /* planes x 16 */
     uint64_t *byte;   /* code_bytes x 256, in the same allocation; NULL for long codes */
     const uint8_t *optimum;
-    const uint64_t *rest; /* per bit; NULL if all are 0 */
-    uint64_t *
-        rest_nibble; /* planes x 16, in the same allocation; NULL if there are no rests, or if their sums may exceed 64 bits */
+    const uint64_t *rest;  /* per bit; NULL if all are 0 */
+    uint64_t *rest_nibble; /* planes x 16, in the same allocation; NULL if all are 0 or their sums may exceed 64 bits */
     uint32_t shift;
 };
 

@@ -275,6 +275,55 @@ static void test_answers(void) {
     }
 }
 
+/* -- Limits of a batch --------------------------------------------------------------------------------------------
+ * */
+
+/* A time limit also holds in the rounds after the first, which queries run one after the other. With the right limit,
+ * a batch therefore completes some queries of a group, but not all. */
+static void test_limit_in_later_rounds(void) {
+    enum { Q = 5, N = 150000 }; /* three rounds per query */
+    struct twin_data d = twin_data(24, N, 0, 3);
+    struct wh_build_options options = {.bits = 24, .covered = 24};
+    struct wh_arrays arrays;
+    struct wh_part part = {0};
+    wh_index *index = NULL;
+    CHECK(wh_build(d.codes, d.n, d.ids, &options, NULL, &arrays) == WH_OK);
+    CHECK(wh_index_open(&arrays, &index) == WH_OK);
+    part.index = index;
+    struct twin_query q = twin_query(&d, TWIN_INTEGERS, 5);
+    struct wh_search searches[Q];
+    for (size_t i = 0; i < Q; i++) searches[i] = twin_search(&q, WH_SWEEP, N);
+    uint64_t *ids = must(malloc(sizeof *ids * Q * N)), counts[Q];
+    double *distances = must(malloc(sizeof *distances * Q * N));
+    struct wh_stats stats[Q];
+    struct twin_hit *hits = twin_answer(&d, &q);
+    size_t done = 0;
+    uint64_t time = 0, low = 0, high;
+    CHECK(wh_search_batch(&part, 1, searches, Q, N, 1, NULL, 0, ids, distances, counts, stats, &done) == WH_OK);
+    CHECK(done == Q && stats[0].rounds == 3);
+    for (size_t i = 0; i < Q; i++) time += stats[i].nanoseconds;
+    high = time;
+    for (int try = 0; try < 40 && (done == 0 || done == Q); try++) {
+        uint64_t limit = low + (high - low) / 2;
+        CHECK(wh_search_batch(&part, 1, searches, Q, N, 1, NULL, limit, ids, distances, counts, stats, &done) == WH_OK);
+        *(done ? &high : &low) = limit;
+        if (high - low < time / 50) { /* the machine is busy: start over */
+            low = 0;
+            high = 2 * time;
+        }
+    }
+    CHECK(done > 0 && done < Q);
+    for (size_t i = 0; i < done; i++)
+        CHECK(counts[i] == N && twin_agrees(&q, hits, 0, ids + i * N, distances + i * N, N));
+    free(hits);
+    free(ids);
+    free(distances);
+    twin_query_free(&q);
+    wh_index_close(index);
+    wh_arrays_free(&arrays);
+    twin_data_free(&d);
+}
+
 /* -- Invalid arguments ----------------------------------------------------------------------------------------------
  * */
 
@@ -411,6 +460,7 @@ static void test_failing_allocations(void) {
 
 int main(void) {
     test_answers();
+    test_limit_in_later_rounds();
     test_refusals();
     test_failing_allocations();
     printf("%zu passed, %zu failed\n", passed, failed);
