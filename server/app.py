@@ -25,6 +25,7 @@ from whamming.server.rpc.methods import handler
 from whamming.server.rpc.search_service import SearchService
 from whamming.server.rpc.status import silence_lost_clients
 from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.search.opening import IndexOpener
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, open_database
@@ -138,8 +139,9 @@ class Server:
             mode: Mode = "w" if self._writer is None else "r"
             self._database = await asyncio.to_thread(open_database, config.data, mode=mode)
         threads = config.threads or check_threads(None)
-        self._searcher = Searcher(self._database, threads, config.slice_ms / 1e3, config.snapshot_seconds)
-        self._storage = StorageThreads(self._database)
+        opener = IndexOpener(self._database)
+        self._searcher = Searcher(self._database, threads, config.slice_ms / 1e3, config.snapshot_seconds, opener)
+        self._storage = StorageThreads(self._database, opener)
         self._fits = FitQueue()
         self._search = SearchService(self._searcher, config)
         self._items = ItemService(self._storage, config.snapshot_seconds)

@@ -199,14 +199,32 @@ class Database(DatabaseVerbs):
     @verb
     def index(self, name: str) -> StoredIndex:
         check_name(name)
-        found = self._find_open(name)
+        found = self._look_up(name)
         if found is not None:
             return found
         with self._locked(name):
-            found = self._find_open(name)
+            found = self._look_up(name)
             return self._open_index(name) if found is None else found
 
-    def _find_open(self, name: str) -> StoredIndex | None:
+    def find_open(self, name: str) -> StoredIndex | None:
+        """Return an index if it is open, and None if it has to be opened. Waits for nothing.
+
+        Raises NotFoundError if there is none of that name.
+        """
+        check_name(name)
+        found = self._look_up(name)
+        if found is None and not self._exists(name):
+            raise self._not_found(name)
+        return found
+
+    def _exists(self, name: str) -> bool:
+        """Return whether there is an index of that name, which may be broken."""
+        if self.path is None:
+            with self._lock:
+                return name in self._open and not self._open[name].closed
+        return (self.path / name).exists() or (self.path / name).is_symlink()
+
+    def _look_up(self, name: str) -> StoredIndex | None:
         """Return an index if it is open; None if it is not, or if the writer has dropped it."""
         with self._lock:
             self._check_open()

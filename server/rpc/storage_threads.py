@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from whamming.server.search.opening import IndexOpener
 from whamming.storage import Database, StoredIndex
 from whamming.wire.fields import FieldError, in_field
 
@@ -21,8 +22,9 @@ SLOW_THREADS: Final = 2
 class StorageThreads:
     """A database, and thread pools to call it from the event loop."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, opener: IndexOpener | None = None) -> None:
         self.database = database
+        self._opener = opener or IndexOpener(database)
         self._threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="whamming-storage")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-maintain")
 
@@ -39,9 +41,14 @@ class StorageThreads:
         if not name:
             raise FieldError(field, f"{field} is empty; give the name of an index")
         with in_field(field):
-            return await self.run(self.database.index, name)
+            found = await self.run(self.database.find_open, name)
+            if found is not None:
+                return found
+            opening = asyncio.wrap_future(self._opener.open(name))
+            return await asyncio.shield(opening)  # others may be waiting for it
 
     def close(self) -> None:
         """Wait for running calls, and for reads and writes that are queued. Drop queued seals and compactions."""
+        self._opener.close()
         self._threads.shutdown()
         self._slow_threads.shutdown(cancel_futures=True)

@@ -131,7 +131,7 @@ class SearchCall:
             failure = failure_of(error)
             self._refuse([End(query_id, results.FAILED, failure=failure) for query_id in query_ids])
             return
-        group = request.group if self._searcher.is_quick(request.index) else None
+        group = request.group if self._searcher.is_quick(request.index, vectors=request.has_vectors) else None
         queries = [Query(self, request, row, group) for row in range(count)]
         with self.lock:
             self._check_unused(query_ids)

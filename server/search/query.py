@@ -2,18 +2,18 @@
 
 ::
 
-                    a worker takes it             no credit, or no room in the send buffer
-      ┌─────────┐ ───────────────────► ┌───────────┐ ──────────────────────────► ┌─────────┐
-      │ WAITING │                      │ SEARCHING │                             │ BLOCKED │
+                    a worker takes it             no credit, no room in the send buffer,
+      ┌─────────┐ ───────────────────► ┌───────────┐    or the index is not open ┌─────────┐
+      │ WAITING │                      │ SEARCHING │ ──────────────────────────► │ BLOCKED │
       └─────────┘ ◄─────────────────── └───────────┘                             └─────────┘
            ▲        the slice is over        │                                        │
            │                                 ▼ all hits sent, failed, or stopped      │
            │                             ┌───────┐                                    │
            │                             │ ENDED │                                    │
            │                             └───────┘                                    │
-           └────────────── credit is granted, room appears, or it is stopped ─────────┘
+           └─── credit is granted, room appears, the index is open, or it is stopped ─┘
 
-BLOCKED is two states, by what the query waits for: BLOCKED_ON_CREDIT and BLOCKED_ON_BUFFER.
+BLOCKED is three states, by what the query waits for: BLOCKED_ON_CREDIT, BLOCKED_ON_BUFFER and BLOCKED_ON_INDEX.
 
 :meth:`Query.stop` is the only way to stop a query. It records the reason, interrupts the engine, and wakes a blocked
 query. The next worker that runs the query ends it. A query that has not begun ends at once. Every query ends exactly
@@ -42,6 +42,7 @@ from whamming.server.search.options import DEFAULT_CHUNK, Options
 from whamming.server.search.request import Group, QueryRequest
 from whamming.server.search.results import End, EndReason
 from whamming.server.search.snapshot_lease import SnapshotLease
+from whamming.storage.vectors.steps import Stepwise
 
 if TYPE_CHECKING:
     from whamming.server.search.call import SearchCall
@@ -63,6 +64,7 @@ class State(enum.Enum):
     SEARCHING = enum.auto()
     BLOCKED_ON_CREDIT = enum.auto()
     BLOCKED_ON_BUFFER = enum.auto()
+    BLOCKED_ON_INDEX = enum.auto()
     ENDED = enum.auto()
 
 
@@ -115,6 +117,7 @@ class Query:
         "_unsent",
         "_worked",
         "after",
+        "beginning",
         "call",
         "group",
         "id",
@@ -138,6 +141,8 @@ class Query:
         self.stop_reason: EndReason | None = None
         self.is_counted = True
         """Whether it counts among the open queries of its call. A query that waits for credit does not."""
+        self.beginning: Stepwise[None] | None = None
+        """What has to be computed before it can begin, if that is under way."""
         self._credit = request.options.credit
         self._cursor: QueryCursor | None = None
         self._lease: SnapshotLease | None = None
@@ -177,13 +182,13 @@ class Query:
             self.stop_reason = reason
             if self._cursor is not None:
                 self._cursor.cancel()
-        return self.wake(State.BLOCKED_ON_CREDIT, State.BLOCKED_ON_BUFFER)
+        return self.wake(State.BLOCKED_ON_CREDIT, State.BLOCKED_ON_BUFFER, State.BLOCKED_ON_INDEX)
 
     def end_unbegun(self) -> End | None:
         """End a stopped query that has not begun, and return its end. Returns None if a worker will end it."""
         if self.state is not State.WAITING or self._cursor is not None or self.stop_reason is None:
             return None
-        self.state = State.ENDED
+        self.state, self.beginning = State.ENDED, None
         return End(self.id, self.stop_reason, elapsed=self.elapsed, resume=self.after)
 
     def grant(self, hits: int) -> bool:
@@ -242,6 +247,12 @@ class Query:
     def _block_on_buffer(self) -> None:
         self.state = State.BLOCKED_ON_BUFFER
         self.call.blocked.append(self)
+
+    def block_on_index(self) -> bool:
+        """End a slice, because the index has to be opened. Returns False if the query was stopped instead."""
+        with self.call.lock:
+            self.state = State.WAITING if self.stop_reason is not None else State.BLOCKED_ON_INDEX
+            return self.state is State.BLOCKED_ON_INDEX
 
     def begin(self, cursor: QueryCursor, lease: SnapshotLease) -> None:
         """Set the cursor and the snapshot of the query."""
@@ -355,7 +366,7 @@ class Query:
         """Send the last hits and the end. Returns True."""
         bound, stats, guess, exact = -np.inf, None, None, True
         with self.call.lock:
-            cursor, self._cursor = self._cursor, None
+            cursor, self._cursor, self.beginning = self._cursor, None, None
             self.state = State.ENDED
         if cursor is not None:
             with contextlib.closing(cursor):

@@ -17,6 +17,7 @@ from whamming.native import Costs, Position
 from whamming.native.arguments import SUM_BYTES
 from whamming.server.search.options import Options
 from whamming.storage import Encoder, Form, IndexSettings, StoredIndex
+from whamming.storage.vectors.steps import Steps, finish
 from whamming.v1 import search_pb2
 from whamming.wire.columns import ids_of, matrix_of
 from whamming.wire.enums import COST_FORMS
@@ -192,6 +193,11 @@ class QueryRequest:
             )
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether the queries are vectors, which the encoder of the index projects."""
+        return self._vectors is not None
+
+    @property
     def form(self) -> Form | None:
         """How the encoder computes costs from vectors. None: the default of the encoder."""
         return COST_FORMS.word("form", self._form)
@@ -220,6 +226,13 @@ def joined(parts: Sequence[CostColumns]) -> CostColumns:
 
 def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | None, form: Form | None) -> Costs:
     """Return the costs of queries as a batch. Raises :class:`FieldError` if one is not finite."""
+    return finish(computing_costs(columns, settings, encoder, form))
+
+
+def computing_costs(
+    columns: CostColumns, settings: IndexSettings, encoder: Encoder | None, form: Form | None
+) -> Steps[Costs]:
+    """Compute the same as :func:`costs_of` in short steps."""
     codes, weights, tables, vectors = columns
     if tables is not None:
         with in_field("tables"):
@@ -228,9 +241,11 @@ def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | N
         assert encoder is not None
         if weights is None:
             with in_field("vectors"):
-                return encoder.costs(vectors, form)
+                return Costs.table((yield from encoder.costing(vectors, form)))
         with in_field("weights"):
-            rows = [encoder.cost_table(vector, form, weights=row) for vector, row in zip(vectors, weights, strict=True)]
+            rows = []
+            for vector, row in zip(vectors, weights, strict=True):
+                rows.append((yield from encoder.costing(vector, form, weights=row)))
             return Costs.table(np.stack(rows))
     assert codes is not None
     codes = settings.to_engine(codes)

@@ -13,6 +13,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -20,20 +21,25 @@ from typing import Final
 from whamming.native import Batch, Costs, Stats
 from whamming.server.failures import failure_of
 from whamming.server.search import results
+from whamming.server.search.opening import IndexOpener
 from whamming.server.search.options import Options
-from whamming.server.search.query import Query, QueryCursor, State
-from whamming.server.search.request import CostColumns, QueryRequest, costs_of, joined
+from whamming.server.search.query import Query, State
+from whamming.server.search.request import CostColumns, QueryRequest, computing_costs, costs_of, joined
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.server.search.snapshot_lease import SnapshotLease
 from whamming.storage import Database, Snapshot, StoredIndex
 from whamming.storage.reranking import Bound, Reranked, read_queries
+from whamming.storage.vectors.steps import Steps, Stepwise
 from whamming.wire.fields import FieldError, in_field
+from whamming.wire.service_errors import UnavailableError
 
 QUICK_SECONDS: Final = 0.004
 """Queries of an index form groups if a query takes at most this long, as estimated from the size of the index."""
 SWEEP_SECONDS: Final = 1.2e-9
 """Worst-case time of a sweep per code and 64 bits."""
+PROJECTION_SECONDS: Final = 2e-9
+"""Worst-case time of a projection per number of the encoder's matrix."""
 MAX_INDEXES: Final = 10_000
 MAX_WAITING: Final = 1024
 """Maximum number of queries of a call that hold a cursor while they wait for credit."""
@@ -42,11 +48,20 @@ MAX_WAITING: Final = 1024
 class Searcher:
     """Searches one database with worker threads. Only the event loop may call :meth:`submit` and :meth:`resume`."""
 
-    def __init__(self, database: Database, threads: int, slice_seconds: float, snapshot_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        threads: int,
+        slice_seconds: float,
+        snapshot_seconds: float,
+        opener: IndexOpener | None = None,
+    ) -> None:
         """Start the workers. A query may hold a snapshot for ``snapshot_seconds``."""
         self._database = database
         self._snapshot_seconds = snapshot_seconds
-        self._quick: dict[str, bool] = {}
+        self._opener = opener or IndexOpener(database)
+        self._quick: dict[str, tuple[bool, bool]] = {}
+        """Whether queries of an index form groups: those that are codes or costs, and those that are vectors."""
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
         """Indexes that were searched recently."""
         self._dispatching = False
@@ -55,11 +70,15 @@ class Searcher:
 
     def close(self) -> None:
         """Stop the workers after their current slices."""
+        self._opener.close()
         self._scheduler.close()
 
-    def is_quick(self, index: str) -> bool:
-        """Return whether queries of an index form groups: it has been searched before, and it is small enough."""
-        return self._quick.get(index, False)
+    def is_quick(self, index: str, *, vectors: bool = False) -> bool:
+        """Return whether queries of an index form groups: it has been searched before, and it is small enough.
+
+        ``vectors``: the queries are vectors, so its encoder must be small enough, too.
+        """
+        return self._quick.get(index, (False, False))[vectors]
 
     def submit(self, flow: Flow, queries: Sequence[Query]) -> None:
         """Queue new queries. The next turn of the event loop dispatches them, with all that arrive until then."""
@@ -117,9 +136,10 @@ class Searcher:
             self._scheduler.count_open(query.flow, -1)
             return ()
         try:
-            if not query.has_begun:
-                self._begin(query)
-            ended = query.search(seconds)
+            index = None if query.has_begun else self._find_open(query.request.index)
+            if index is None and not query.has_begun:
+                return self._wait_for_index([query])
+            ended = self._begin(query, index, seconds) if index is not None else query.search(seconds)
         except Exception as error:
             ended = query.fail(failure_of(error))
         if ended:
@@ -132,18 +152,78 @@ class Searcher:
             self._scheduler.count_open(query.flow, -1)
         return ()
 
-    def _begin(self, query: Query) -> None:
-        request, options = query.request, query.options
-        index, snapshot = self._open(request.index)
+    def _wait_for_index(self, queries: Sequence[Query]) -> Sequence[Query]:
+        """Block queries until their index is open. Returns those that were stopped, which can go on."""
+        blocked = [query for query in queries if query.block_on_index()]
+        if blocked:
+            opening = self._opener.open(blocked[0].request.index)
+            opening.add_done_callback(lambda done: self._opened(blocked, done))
+        return [query for query in queries if query not in blocked]
+
+    def _opened(self, queries: Sequence[Query], opening: Future[StoredIndex]) -> None:
+        """Resume queries when their index is open, or fail them. Called by a thread that opens indexes."""
+        failure = None
+        try:
+            with in_field("index"):
+                opening.result()
+        except CancelledError:
+            failure = failure_of(UnavailableError("the server is shutting down; send the query again"))
+        except Exception as error:
+            failure = failure_of(error)
+        for query in queries:
+            with query.call.lock:
+                woken = query.wake(State.BLOCKED_ON_INDEX)
+            if woken and failure is None:
+                self._scheduler.resume(query)
+            elif woken and failure is not None and query.take():
+                query.fail(failure)
+                self._scheduler.count_open(query.flow, -1)
+
+    def _begin(self, query: Query, index: StoredIndex, seconds: float) -> bool:
+        """Work towards the first search of a query for about ``seconds``. Returns whether the query has ended."""
+        end = time.perf_counter() + seconds
+        if query.beginning is None:
+            query.beginning = Stepwise(self._beginning(query, index))
+        while query.stop_reason is None:
+            if query.beginning.run(0.0):
+                query.beginning = None
+                return query.search(max(end - time.perf_counter(), 1e-6))
+            if time.perf_counter() >= end:
+                return False
+        return query.end(query.stop_reason)
+
+    def _beginning(self, query: Query, index: StoredIndex) -> Steps[None]:
+        """Compute the costs of a query, and then take a snapshot and begin."""
+        request, options, encoder = query.request, query.options, index.encoder
         request.check(index)
-        lease = SnapshotLease(index, snapshot, self._snapshot_seconds)
-        self._make_room(query)
-        if options.rerank is not None:
-            query.begin(self._reranked(query, index, snapshot), lease)
+        if options.rerank is None:
+            columns = request.columns(query.row, query.row + 1)
+            costs = (yield from computing_costs(columns, index.settings, encoder, request.form))[0]
+            lease = self._lease(query, index)
+            cursor = lease.snapshot.view.cursor(costs, options.k, options.radius, options.plan, after=query.after)
+            query.begin(cursor, lease)
             return
-        columns = request.columns(query.row, query.row + 1)
-        costs = costs_of(columns, snapshot.settings, index.encoder, request.form)
-        query.begin(snapshot.view.cursor(costs[0], options.k, options.radius, options.plan, after=query.after), lease)
+        vector = request.vector(query.row)
+        assert encoder is not None
+        with in_field("options.rerank"):
+            rows, factor = read_queries(index.settings, vector, options.rerank, request.form)
+        bound = None
+        if factor is None:
+            bound = yield from Bound.making(encoder, rows[0])
+            costs = bound.costs
+        else:
+            costs = Costs.table((yield from encoder.costing(rows[0], request.form)))
+        lease = self._lease(query, index)
+        snapshot = lease.snapshot
+        k = len(snapshot) if options.k is None else options.k
+        candidates = None if factor is None else k * factor
+        cursor = snapshot.view.cursor(costs, candidates, plan=options.plan)
+        query.begin(Reranked(snapshot, rows[0], cursor, k=k, bound=bound), lease)
+
+    def _lease(self, query: Query, index: StoredIndex) -> SnapshotLease:
+        lease = SnapshotLease(index, self._snapshot(index), self._snapshot_seconds)
+        self._make_room(query)
+        return lease
 
     def _make_room(self, query: Query) -> None:
         """If too many queries of the call wait for credit, end the one that has waited longest."""
@@ -154,34 +234,28 @@ class Searcher:
         if oldest is not None and woken:
             self._resume(oldest)
 
-    def _reranked(self, query: Query, index: StoredIndex, snapshot: Snapshot) -> QueryCursor:
-        request, options, encoder = query.request, query.options, index.encoder
-        assert options.rerank is not None
-        vector = request.vector(query.row)
-        assert encoder is not None
-        with in_field("options.rerank"):
-            rows, factor = read_queries(snapshot.settings, vector, options.rerank, request.form)
-        k = len(snapshot) if options.k is None else options.k
-        if factor is None:
-            bound = Bound(encoder, rows[0])
-            cursor = snapshot.view.cursor(bound.costs, plan=options.plan)
-            return Reranked(snapshot, rows[0], cursor, k=k, bound=bound)
-        cursor = snapshot.view.cursor(encoder.costs(rows[0], request.form), k * factor, plan=options.plan)
-        return Reranked(snapshot, rows[0], cursor, k=k)
-
-    def _open(self, name: str) -> tuple[StoredIndex, Snapshot]:
+    def _find_open(self, name: str) -> StoredIndex | None:
+        """Return an index if it is open. Raises an error if there is none of that name."""
         if not name:
             raise FieldError("index", "index is empty; give the name of an index")
         index = self._indexes.get(name)
         if index is None or index.closed or self._database.read_only:  # the writer process may have replaced it
             with in_field("index"):
-                index = self._database.index(name)
+                index = self._database.find_open(name)
+        return index
+
+    def _snapshot(self, index: StoredIndex) -> Snapshot:
+        """Return a snapshot of an index, and remember the index."""
         snapshot = index.snapshot()
         if len(self._quick) > MAX_INDEXES:
             self._quick.clear()
-        self._indexes[name] = index
-        self._quick[name] = len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS <= QUICK_SECONDS
-        return index, snapshot
+        self._indexes[index.name] = index
+        seconds = len(snapshot) * math.ceil(snapshot.settings.bits / 64) * SWEEP_SECONDS
+        encoder = index.encoder
+        numbers = 0 if encoder is None or encoder.matrix is None else encoder.matrix.size
+        quick = seconds <= QUICK_SECONDS
+        self._quick[index.name] = quick, quick and seconds + numbers * PROJECTION_SECONDS <= QUICK_SECONDS
+        return snapshot
 
     # -- several queries in one engine call ----------------------------------------------------------------------------
 
@@ -191,7 +265,12 @@ class Searcher:
         if not wanted:
             return ()
         try:
-            index, snapshot = self._open(wanted[0].request.index)
+            index = self._find_open(wanted[0].request.index)
+            if index is None:
+                for query in wanted:
+                    self._search_in_slices(query)
+                return self._wait_for_index(wanted)
+            snapshot = self._snapshot(index)
         except Exception as error:
             _fail(wanted, error)
             return ()

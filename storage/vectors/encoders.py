@@ -393,9 +393,7 @@ def check_encoder(encoder: Encoder) -> None:
             )
 
 
-def _add_products(
-    block: NDArray[np.float32], matrix: NDArray[np.float32], sums: NDArray[np.float64]
-) -> Steps[None]:
+def _add_products(block: NDArray[np.float32], matrix: NDArray[np.float32], sums: NDArray[np.float64]) -> Steps[None]:
     """Add the products of the rows of a block with a matrix to ``sums``, in order of the components."""
     height = max(1, STEP_CELLS // matrix.shape[1])
     terms = np.empty((min(height, len(matrix)) + 1, matrix.shape[1]))

@@ -1,0 +1,39 @@
+"""Open indexes beside the workers: opening one takes as long as its recent writes are many."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from whamming.storage import Database, StoredIndex
+
+OPENING_THREADS: Final = 2
+"""Threads that open indexes. More would compete with the searches for the interpreter lock."""
+
+
+class IndexOpener:
+    """Opens indexes in threads of its own. Everyone who waits for the same index shares the work."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="whamming-open")
+        self._lock = threading.RLock()
+        self._opening: dict[str, Future[StoredIndex]] = {}
+
+    def open(self, name: str) -> Future[StoredIndex]:
+        """Start to open an index, unless that is under way."""
+        with self._lock:
+            found = self._opening.get(name)
+            if found is None:
+                found = self._opening[name] = self._threads.submit(self._database.index, name)
+                found.add_done_callback(lambda done: self._forget(name))
+            return found
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._opening.pop(name, None)
+
+    def close(self) -> None:
+        """Wait for the indexes that are being opened."""
+        self._threads.shutdown(cancel_futures=True)
