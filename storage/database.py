@@ -33,7 +33,9 @@ from whamming.storage.settings import (
 from whamming.storage.storage_errors import (
     AlreadyExistsError,
     ClosedError,
+    CorruptStoreError,
     FormatError,
+    IncompleteBackupError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
@@ -123,8 +125,7 @@ class Database(DatabaseVerbs):
         if path is not None and not read_only:
             self._writer = WriterLock(path, wait)
             clean_up(path)
-        self.directory = None if path is None else path.stat()
-        """What :attr:`path` was when the database was opened, to see whether somebody replaces it."""
+        self.directory = None if path is None else path.stat()  # shows whether somebody replaces it later
 
     def __repr__(self) -> str:
         where = MEMORY if self.path is None else str(self.path)
@@ -311,9 +312,16 @@ class Database(DatabaseVerbs):
     def backup(self, path: str | Path) -> None:
         target = Path(path)
         check_target(target, self.path)
+        broken = []
         with new_copy(target, self._store if self._backend.persistent else DEFAULT_STORE) as new:
             for name in self._without_stray_files():
-                self.index(name).backup(new / name)
+                try:
+                    self.index(name).backup(new / name)
+                except (CorruptStoreError, FormatError) as error:
+                    remove(new / name)
+                    broken.append(f"index {name!r} is not in it: {error}")
+        if broken:
+            raise IncompleteBackupError(f"the backup {target} was made, but is not complete: {'; '.join(broken)}")
 
     @verb
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:

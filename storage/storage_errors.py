@@ -10,6 +10,7 @@
         ├── WriterBusyError                      another process has the database open for writing
         ├── FormatError                          not a Whamming database, or written by another version
         ├── CorruptStoreError                    damaged files
+        ├── IncompleteBackupError                a backup was made, but without broken indexes
         ├── StorageFullError                     no space for a write; nothing was lost
         └── ClosedError                          used after close()
 """
@@ -56,6 +57,10 @@ class FormatError(StorageError):
 
 class CorruptStoreError(StorageError):
     """The files are damaged. Restore a backup."""
+
+
+class IncompleteBackupError(StorageError):
+    """A backup was made, but some indexes are broken and not in it. The message says which, and why."""
 
 
 class StorageFullError(StorageError):

@@ -76,3 +76,10 @@ def test_a_backup_counts_only_what_it_copies(cli: Cli, data: Path, tmp_path: Pat
     cli("drop", NAME, "--yes", "--data", data).ok()
     (data / "notes.txt").write_text("mine")
     assert cli("backup", "--data", data, tmp_path / "copy", "--json").ok().record["indexes"] == list(SOUND)
+
+
+def test_a_backup_goes_on_after_a_broken_index(cli: Cli, data: Path, tmp_path: Path) -> None:
+    done = cli("backup", "--data", data, tmp_path / "copy", "--json")
+    assert (done.code, done.record["indexes"]) == (1, list(SOUND))
+    (error,) = done.err.splitlines()
+    assert all(text in error for text in (str(tmp_path / "copy"), "not complete", NAME, "format 99"))

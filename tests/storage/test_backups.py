@@ -102,16 +102,6 @@ def test_a_backup_into_its_own_database_is_refused(persistent: Place, monkeypatc
     assert shares == [], "it is refused before anything is verified"
 
 
-def test_a_backup_that_fails_leaves_nothing(disk: Place) -> None:
-    with disk.open() as database:
-        fill(database, "a")
-        fill(database, "b")
-    (disk.directory / "db" / "b" / "data.mdb").unlink()
-    with disk.open(mode="r") as database, pytest.raises(FormatError):
-        database.backup(disk.directory / "backups" / "one")
-    assert list((disk.directory / "backups").iterdir()) == []
-
-
 def test_a_backup_is_restored_to_a_new_directory(disk: Place) -> None:
     with disk.open() as database:
         models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}

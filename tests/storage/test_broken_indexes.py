@@ -12,7 +12,13 @@ import whamming
 from tests.storage.broken import NAME, SOUND, WAYS, make_indexes
 from tests.storage.conftest import Place
 from whamming import StorageError, WhammingError
-from whamming.storage import AlreadyExistsError, CorruptStoreError, FormatError, NotFoundError
+from whamming.storage import (
+    AlreadyExistsError,
+    CorruptStoreError,
+    FormatError,
+    IncompleteBackupError,
+    NotFoundError,
+)
 from whamming.storage.files.lmdb_backend import LmdbBackend
 
 TYPES: dict[str, type[WhammingError]] = {"CORRUPT": CorruptStoreError, "FORMAT": FormatError}
@@ -120,3 +126,17 @@ def test_every_store_describes_its_indexes(place: Place) -> None:
         ]
     with pytest.raises(whamming.storage.ClosedError):
         database.describe_indexes()
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("a stray file", "a dangling link")])
+def test_a_backup_has_the_other_indexes(path: Path, way: str, tmp_path: Path) -> None:
+    WAYS[way][0](path / NAME)
+    with whamming.open(path) as database, pytest.raises(IncompleteBackupError, match=f"index '{NAME}' is not in it: "):
+        database.backup(tmp_path / "copy")
+    with whamming.open(tmp_path / "copy", mode="r") as copy:
+        assert [(info.name, info.error, info.stats and info.stats.items) for info in copy.describe_indexes()] == [
+            (name, None, 2) for name in SOUND
+        ]
+    with whamming.open(path) as database, pytest.raises(StorageError):
+        whamming.restore(path, tmp_path / "restored")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", path.name]

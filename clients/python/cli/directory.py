@@ -8,13 +8,13 @@ import whamming
 from whamming.cli.output import counted, progress_bar, say, say_json, size
 from whamming.cli.parser import Commands, FailureError, add_json
 from whamming.cli.target import add_data, open_directory
-from whamming.storage import NotFoundError
+from whamming.storage import IncompleteBackupError, NotFoundError
 
 
 def add(commands: Commands) -> None:
     text = """\
-The copy is consistent even while a server is writing to the directory. It is a complete database: open it, serve it, or
-restore it."""
+The copy is consistent even while a server is writing to the directory. It is a database: open it, serve it, or restore
+it. If an index is broken, the others are copied, and the exit code is 1."""
     example = "whamming backup --data my-data /backups/monday"
     parser = commands("backup", backup, "copy a database to a new directory", text=text, example=example)
     parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
@@ -36,11 +36,17 @@ restore it."""
 
 
 def backup(args: argparse.Namespace) -> None:
+    incomplete = None
     with open_directory(args.data) as database:
-        database.backup(args.to)
+        try:
+            database.backup(args.to)
+        except IncompleteBackupError as error:
+            incomplete = error
     with open_directory(args.to) as copy:
         names = copy.list_indexes()
     _say_copied(args.data, args.to, names, as_json=args.json)
+    if incomplete is not None:
+        raise incomplete
 
 
 def restore(args: argparse.Namespace) -> None:

@@ -102,7 +102,8 @@ class AsyncDatabaseVerbs(Protocol):
 
         The copy is a database itself. Writes continue meanwhile. Each index is copied as it is at one moment, but not
         all at the same moment. ``path`` must not exist yet, and must be outside this database. Raises
-        AlreadyExistsError or InvalidArgumentError otherwise.
+        AlreadyExistsError or InvalidArgumentError otherwise. Broken indexes are left out; then IncompleteBackupError,
+        raised at the end, says which.
         """
 
     async def close(self) -> None:
