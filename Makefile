@@ -14,10 +14,10 @@ SERVER_KILLS ?= 1000
 ISSUE_FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
 YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
-C_FILES := $(shell find native/engine native/lab tests/native/c -name '*.[ch]' 2>/dev/null)
+C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
-    torture torture-server fuzz-service paper quality soak format clean dist dist-check
+    torture torture-server power-loss fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -93,6 +93,9 @@ torture: $(BUILD)/tested-with ## kill the writer a thousand times and check that
 torture-server: $(BUILD)/tested-with ## kill servers two thousand times while clients check their answers (hours)
 	$(BIN)/python -m tests.server.torture --cycles $(SERVER_KILLS) --workers 1
 	$(BIN)/python -m tests.server.torture --cycles $(SERVER_KILLS) --workers 3
+
+power-loss: $(BUILD)/tested-with ## lose power at 500 points and check that no acknowledged write is lost
+	$(BIN)/python -m tests.storage.power_loss --points 500
 
 fuzz-service: $(BUILD)/tested-with ## fuzz the server with 250,000 calls, on both stores
 	$(BIN)/python -m tests.server.fuzz --cases 150000 --store ram

@@ -36,6 +36,7 @@ from tests.storage.item_checks import (
     some,
     versions_in,
 )
+from tests.storage.lane_checks import LostWritesError, durable_count, surviving
 from tests.storage.reading_process import Report
 from tests.storage.writing_process import DONE, INDEX, LANES, Job, Operation
 from whamming.storage import StorageError, StoredIndex
@@ -245,33 +246,15 @@ class Torture:
 
         The last operation of the list had not returned.
         """
-        safe = max((n for n, one in enumerate(operations[:-1], 1) if one.makes_durable), default=0)
-        touched = np.unique(np.concatenate([ids for one in operations for ids in (one.upserts, one.deletes)]))
-        found = dict(zip(touched.tolist(), versions_in(index.get(touched)).tolist(), strict=True))
-        state = {id_: int(self._model[id_]) for id_ in found}
-        wrong = {id_ for id_ in found if state[id_] != found[id_]}
-        matches = []
-        wrong_when_safe = set(wrong)
-        for number, operation in enumerate(operations, 1):
-            for id_, version in operation.effects():
-                state[id_] = version
-                (wrong.discard if found[id_] == version else wrong.add)(id_)
-            if number == safe:
-                wrong_when_safe = set(wrong)
-            if number >= safe and not wrong:
-                matches.append(number)
+        safe = durable_count(operations[:-1])
         writes = [one.kind == "write" for one in operations]
         self.summary.acknowledged += sum(writes[:safe])
         self.summary.unfinished += sum(writes[safe:])
-        if not matches and not (safe == 0 and not wrong_when_safe):
-            later = {id_ for one in operations[safe:] for id_, _ in one.effects()}
-            lost = sorted(wrong_when_safe - later)
-            self.summary.lost += len(lost)
-            raise BrokenPromiseError(
-                f"no prefix of {safe} to {len(operations)} operations explains the contents; lost ids: "
-                f"{some(lost) or 'none'}; {len(wrong_when_safe) - len(lost)} more ids are wrong"
-            )
-        there = matches[-1] if matches else 0
+        try:
+            there = surviving(index, operations, safe, self._model)
+        except LostWritesError as error:
+            self.summary.lost += error.count
+            raise
         self.summary.survived += sum(writes[safe:there])
         for operation in operations[:there]:
             for id_, version in operation.effects():

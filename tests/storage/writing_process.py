@@ -20,10 +20,10 @@ import numpy as np
 
 import whamming
 from tests.storage.item_checks import Ids, codes_of, payloads_of
+from whamming.storage import StoredIndex
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.store import faults, maintenance
-from whamming.storage.store.segmented import SegmentedStore
 
 INDEX = "torture"
 LANES = 3
@@ -121,35 +121,34 @@ class _Dying:
                     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def perform(index: StoredIndex, operation: Operation) -> None:
+    """Do what an operation says."""
+    match operation.kind:
+        case "write":
+            upserts, version = operation.upserts, operation.version
+            codes, payloads = codes_of(upserts, version), payloads_of(len(upserts), version)
+            batch = WriteBatch.of(index.settings, upserts, codes, payloads, operation.deletes)
+            index.write(batch, operation.durability)
+        case "flush":
+            index.store.flush()
+        case "seal":
+            index.seal()
+        case "compact":
+            index.compact()
+
+
 def write(job: Job, done: Connection) -> None:
     """Run a job. Returns only if something is wrong."""
     vars(maintenance).update(SEAL_ROWS=SEAL_ROWS)
     if job.point is not None:
         faults.hook = _Dying(job.point, job.passes)
     index = whamming.open(job.path, wait=5).index(INDEX)
-    store = index.store
-    assert isinstance(store, SegmentedStore)
     failed = threading.Event()
 
     def run(lane: int) -> None:
         try:
             for number, operation in enumerate(job.operations(lane), 1):
-                if operation.kind == "write":
-                    upserts = operation.upserts
-                    batch = WriteBatch.of(
-                        index.settings,
-                        upserts,
-                        codes_of(upserts, operation.version),
-                        payloads_of(len(upserts), operation.version),
-                        operation.deletes,
-                    )
-                    index.write(batch, operation.durability)
-                elif operation.kind == "flush":
-                    store.flush()
-                elif operation.kind == "seal":
-                    index.seal()
-                else:
-                    index.compact()
+                perform(index, operation)
                 done.send_bytes(DONE.pack(lane, number))
         finally:
             failed.set()
