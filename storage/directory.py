@@ -13,7 +13,6 @@ Every other entry with a valid index name is listed as an index. If it is none, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
-from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, try_lock, unlock
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, sync_parents, try_lock, unlock
 from whamming.storage.files.regular import read_small
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
@@ -61,6 +60,7 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
         if not backend(store_kind).persistent:
             raise InvalidArgumentError(f"store = {store_kind!r} cannot keep data in {path}; open ':memory:' instead")
         path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        sync_parents(path)  # before the marker is written: where there is one, the parents are on disk
         _write_mark(mark, store_kind)
     except OSError as error:
         raise from_system(error, path) from error
@@ -112,8 +112,6 @@ def _write_mark(mark: Path, store: str) -> None:
         if not mark.exists():
             raise
     sync(mark.parent)
-    with contextlib.suppress(PermissionError):  # a parent directory that we may enter but not read
-        sync(mark.parent.parent)
 
 
 class WriterLock:

@@ -55,6 +55,19 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_parents(path: Path) -> None:
+    """Flush the entries of all directories above a path, on the same file system.
+
+    Any of them may be new: created by this process, or by another one that died before it could sync them.
+    """
+    device = path.stat().st_dev
+    for parent in path.resolve().parents:
+        if parent.stat().st_dev != device:
+            return
+        with contextlib.suppress(PermissionError):  # a directory that we may enter but not read
+            sync(parent)
+
+
 @contextlib.contextmanager
 def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
     """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import whamming
 from tests.storage.power_loss import (
     Death,
     Recording,
@@ -157,6 +158,29 @@ def test_what_is_synced_survives_and_anything_else_may_be_lost(recorded: Recorde
         assert content[4096:] == b"a" * 4096
         sectors = [set(content[start : start + 512]) for start in range(512, 4096, 512)]
         assert all(sector in ({ord("a")}, {ord("b")}) for sector in sectors)
+
+
+# -- what was found --------------------------------------------------------------------------------------------------
+
+OPEN = """
+import numpy
+import whamming
+path = root / "parents" / "of" / "database"
+"""
+WRITE = f"""{OPEN}
+whamming.open(path).create_index("docs", 8, exist_ok=True).upsert([7], numpy.uint8([[1]]))
+"""
+
+
+def ids_in(path: Path) -> list[int]:
+    with whamming.open(path) as database:
+        return [id_ for rows in database.index("docs").scan() for id_ in rows.ids.tolist()]
+
+
+def test_a_new_database_survives_together_with_its_new_parents(recorded: Recorded) -> None:
+    recorded.run(WRITE)
+    left = recorded.left(Kept.NOTHING, Kept.NOTHING)
+    assert ids_in(left / "parents" / "of" / "database") == [7]
 
 
 # -- the short run ---------------------------------------------------------------------------------------------------
