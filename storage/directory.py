@@ -167,9 +167,16 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def clean_up(path: Path) -> None:
-    """Remove the leftovers of indexes that were being created or dropped when a process died."""
-    for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
-        remove(left)
+    """Remove the leftovers of indexes that were being created or dropped when a process died, and sync the directory.
+
+    The process may have died between a rename and its sync. The new name would be there, but not after a power failure.
+    """
+    try:
+        for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
+            remove(left)
+        sync(path)
+    except OSError as error:
+        raise from_system(error, path) from error
 
 
 def remove(path: Path) -> None:

@@ -183,6 +183,14 @@ def test_a_new_database_survives_together_with_its_new_parents(recorded: Recorde
     assert ids_in(left / "parents" / "of" / "database") == [7]
 
 
+@pytest.mark.parametrize("renames", [1, 2], ids=["the database", "the index"])
+def test_what_a_killed_writer_could_not_sync_is_synced_by_the_next_one(recorded: Recorded, renames: int) -> None:
+    recorded.run(WRITE, dies_after=(renames, "r"))
+    recorded.run(WRITE)
+    left = recorded.left(Kept.NOTHING, Kept.NOTHING)
+    assert ids_in(left / "parents" / "of" / "database") == [7]
+
+
 # -- the short run ---------------------------------------------------------------------------------------------------
 
 
