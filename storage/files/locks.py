@@ -86,6 +86,7 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
             sync(part)
         if len(paths) > 1:
             paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
+            sync(paths[0].parent)  # also if power is lost
         for part, path in zip(reversed(new), reversed(paths), strict=True):
             part.replace(path)
             sync(path.parent)

@@ -191,6 +191,30 @@ def test_what_a_killed_writer_could_not_sync_is_synced_by_the_next_one(recorded:
     assert ids_in(left / "parents" / "of" / "database") == [7]
 
 
+EXPORT = f"""{OPEN}
+from whamming.storage import export_items
+with whamming.open(path) as database:
+    index = database.create_index("docs", 8)
+    for ids in ([1, 2], [3, 4, 5]):
+        index.delete([1, 2])
+        index.upsert(ids, numpy.uint8(ids)[:, None])
+        export_items(index, root / "items.npy", progress=False)
+"""
+
+
+def test_exported_codes_never_get_the_ids_of_another_export(recorded: Recorded) -> None:
+    recorded.run(EXPORT)
+    found = set()
+    for count in range(len(recorded) + 1):
+        for seed in range(4):
+            left = recorded.left(Kept.EVERYTHING, Kept.SOME, count, seed)
+            if (left / "items.npy").exists():
+                codes, ids = np.load(left / "items.npy"), np.load(left / "items.ids.npy")
+                assert codes[:, 0].tolist() == ids.tolist()
+                found.add(tuple(ids.tolist()))
+    assert found == {(1, 2), (3, 4, 5)}
+
+
 # -- the short run ---------------------------------------------------------------------------------------------------
 
 
