@@ -229,6 +229,14 @@ def recording(library: Path, in_ram: Path) -> Recording:
     return Recording(in_ram / "recording", library, 1, [Death(12, "r"), Death(400), None])
 
 
+def test_nothing_that_has_returned_is_lost(recording: Recording, in_ram: Path) -> None:
+    summary = Summary()
+    lose_power(recording, in_ram, 20, 1, summary)
+    assert summary.problems == []
+    assert summary.points.total() == 20
+    assert summary.acknowledged > 0
+
+
 @pytest.mark.parametrize("ignored", list(Ignored), ids=str)
 def test_a_disk_that_ignores_syncs_is_found_out(recording: Recording, in_ram: Path, ignored: Ignored) -> None:
     summary = Summary()
