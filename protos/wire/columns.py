@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from whamming.native.arguments import SUM_BYTES
 from whamming.storage import Payloads
 from whamming.v1 import types_pb2
 from whamming.wire.enums import ELEMENT_TYPES
@@ -18,6 +19,8 @@ from whamming.wire.fields import FieldError
 
 _TYPE_NUMBERS: Final = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 _FLOAT32: Final = np.dtype("<f4")
+_NO_SUM: Final = bytes(SUM_BYTES - 1) + b"\x80"
+"""Stands for an exact distance that was not given. It is -2^127; exact distances have at most 126 digits."""
 
 
 def id_column(ids: NDArray[np.uint64]) -> types_pb2.IdColumn:
@@ -59,6 +62,23 @@ def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
             f"{field}.data has {len(data)} bytes; rows of {message.columns} x {dtype.name} have {width} each",
         )
     return np.frombuffer(data, dtype=dtype).reshape(-1, message.columns)
+
+
+def sum_column(sums: Sequence[bytes]) -> bytes:
+    """Pack exact distances, of which some may be empty. The column is empty if all of them are."""
+    return b"".join([each or _NO_SUM for each in sums]) if any(sums) else b""
+
+
+def sum_list_of(column: bytes, count: int, field: str) -> list[bytes]:
+    """Return ``count`` exact distances. Those that were not given are empty."""
+    if not column:
+        return [b""] * count
+    if len(column) != count * SUM_BYTES:
+        raise FieldError(
+            field, f"{field} has {len(column)} bytes for {count} rows; it must have {SUM_BYTES} per row, or none at all"
+        )
+    sums = [column[start : start + SUM_BYTES] for start in range(0, len(column), SUM_BYTES)]
+    return [b"" if each == _NO_SUM else each for each in sums]
 
 
 def payload_column(payloads: Payloads) -> types_pb2.PayloadColumn:

@@ -66,7 +66,7 @@ def _batch(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatch:
     if request.HasField("after"):
         batch.after_distances.append(request.after.distance)
         batch.after_ids.uint64 = np.array([request.after.id], "<u8").tobytes()
-        batch.after_sums.append(request.after.sum)
+        batch.after_sums = request.after.sum
     batch.options.CopyFrom(request.options)
     batch.options.ClearField("credit")
     return batch

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whamming.native import Costs, Position
-from whamming.native.arguments import SUM_BYTES
 from whamming.server.search.options import Options
 from whamming.storage import Encoder, Form, IndexSettings, StoredIndex
 from whamming.storage.vectors.steps import Steps, finish
 from whamming.v1 import search_pb2
-from whamming.wire.columns import ids_of, matrix_of
+from whamming.wire.columns import ids_of, matrix_of, sum_list_of
 from whamming.wire.enums import COST_FORMS
 from whamming.wire.fields import FieldError, in_field
 from whamming.wire.service_errors import NoEncoderError, NoTablesError
@@ -95,8 +94,8 @@ class QueryRequest:
         self._checked: IndexSettings | None = None
         self.after_distances: Sequence[float] = message.after_distances
         self.after_ids: Sequence[int] = ()
-        self.after_sums: Sequence[bytes] = message.after_sums
-        if self.after_distances or self.after_sums or message.HasField("after_ids"):
+        self.after_sums: Sequence[bytes] = ()
+        if self.after_distances or message.after_sums or message.HasField("after_ids"):
             self._read_resume_tokens(message)
 
     def __len__(self) -> int:
@@ -104,22 +103,14 @@ class QueryRequest:
 
     def _read_resume_tokens(self, message: search_pb2.QueryBatch) -> None:
         count, ids = len(self), ids_of(message.after_ids, "after_ids")
-        self.after_sums = self.after_sums or [b""] * count
-        distances, sums = len(self.after_distances), len(self.after_sums)
-        for field, values in (("after_distances", distances), ("after_ids", len(ids)), ("after_sums", sums)):
+        for field, values in (("after_distances", len(self.after_distances)), ("after_ids", len(ids))):
             if values != count:
                 raise FieldError(field, f"{field} has {values} values for {count} queries; give one per query")
         if np.isnan(self.after_distances).any():
             raise FieldError(
                 "after_distances", "a number in after_distances is nan; use the distance of a resume token"
             )
-        for sum_of_costs in self.after_sums:
-            if len(sum_of_costs) not in (0, SUM_BYTES):
-                raise FieldError(
-                    "after_sums",
-                    f"a sum in after_sums has {len(sum_of_costs)} bytes, not {SUM_BYTES}; use that of a resume token",
-                )
-        self.after_ids = ids.tolist()
+        self.after_ids, self.after_sums = ids.tolist(), sum_list_of(message.after_sums, count, "after_sums")
 
     def after(self, row: int) -> Position | None:
         """Return the position that a query continues after, or None. Call it only if there are resume tokens."""

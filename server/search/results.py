@@ -13,7 +13,7 @@ from whamming.native import Position, Stats
 from whamming.native.arguments import checked_position
 from whamming.server.failures import Failure
 from whamming.v1 import search_pb2
-from whamming.wire.columns import payload_list_column
+from whamming.wire.columns import payload_list_column, sum_column
 from whamming.wire.statistics import NO_STATS, add_statistics
 
 COMPLETE: Final = search_pb2.END_REASON_COMPLETE
@@ -115,8 +115,10 @@ def response(results: Sequence[Results]) -> search_pb2.SearchResponse:
             payloads += [b""] * sum(some.counts) if some.payloads is None else some.payloads
         message.payloads.CopyFrom(payload_list_column(payloads))
     if any(some.last_sums is not None for some in results):
+        sums: list[bytes] = []
         for some in results:
-            message.last_sums.extend([b""] * len(some.counts) if some.last_sums is None else some.last_sums)
+            sums += [b""] * len(some.counts) if some.last_sums is None else some.last_sums
+        message.last_sums = sum_column(sums)
     return message
 
 

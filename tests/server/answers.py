@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.server.columns import read_ids, read_payloads
+from tests.server.columns import read_ids, read_payloads, read_sums
 from whamming.native import Position
 from whamming.v1 import search_pb2
 
@@ -74,7 +74,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
     if response.HasField("payloads"):
         payloads = read_payloads(response.payloads)
         assert len(payloads) == len(ids), "one payload per hit"
-    assert len(response.last_sums) in (0, len(counts)), "columns of chunks differ in length"
+    last_sums = read_sums(response.last_sums, len(counts))
     ends = ends_of(response.ends)
     last = {query_id: chunk for chunk, query_id in enumerate(response.query_ids)}
     assert ends.keys() <= last.keys(), "an end without a chunk"
@@ -86,8 +86,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> list[Chunk]:
         first = rows.stop
         end = ends.get(query_id) if last[query_id] == number else None
         mine = None if payloads is None else payloads[rows]
-        last_sum = response.last_sums[number] if response.last_sums else b""
-        chunks.append(Chunk(query_id, ids[rows], distances[rows], mine, bound, end, last_sum))
+        chunks.append(Chunk(query_id, ids[rows], distances[rows], mine, bound, end, last_sums[number]))
     return chunks
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.native.oracle import Floats, Truth, truth
 from tests.server.answers import in_order, place_of
+from tests.server.columns import read_sums
 from whamming import Database, StoredIndex
 from whamming.native import Position, Stats
 from whamming.server.search.call import SearchCall
@@ -33,7 +34,7 @@ from whamming.v1.search_pb2 import (
     QueryOptions,
     SearchResponse,
 )
-from whamming.wire.columns import id_column, matrix, payload_list_of
+from whamming.wire.columns import id_column, matrix, payload_list_of, sum_column
 from whamming.wire.statistics import stats_at
 
 SLICE = 0.01
@@ -62,7 +63,7 @@ def batch(
     if after:
         message.after_distances.extend([place[0] for place in after])
         message.after_ids.CopyFrom(id_column(np.array([place[1] for place in after], dtype=np.uint64)))
-        message.after_sums.extend([place[2] if len(place) == 3 else b"" for place in after])
+        message.after_sums = sum_column([place[2] if len(place) == 3 else b"" for place in after])
     return message
 
 
@@ -227,9 +228,9 @@ class Call:
             if message.options.HasField("credit"):
                 account.granted = message.options.credit
             ids = np.frombuffer(message.after_ids.uint64, "<u8")
+            sums = read_sums(message.after_sums, len(message.query_ids))
             if row < min(len(message.after_distances), len(ids)) and message.after_distances[row] > -math.inf:
-                exact = message.after_sums[row] if message.after_sums else b""
-                account.last = place_of(message.after_distances[row], int(ids[row]), exact)
+                account.last = place_of(message.after_distances[row], int(ids[row]), sums[row])
         self.search.add(message)
 
     def grant(self, query_id: int, hits: int) -> None:
@@ -302,7 +303,7 @@ class Call:
         ending = set(ends.query_ids)
         assert len(ending) == len(ends.query_ids)
         first = 0
-        sums = message.last_sums or [b""] * len(message.counts)
+        sums = read_sums(message.last_sums, len(message.counts))
         for query_id, count, bound, last_sum in zip(
             message.query_ids, message.counts, message.lower_bounds, sums, strict=True
         ):

@@ -35,6 +35,18 @@ def pack_matrix(rows: ArrayLike, dtype: str | None = None) -> types_pb2.Matrix:
     return types_pb2.Matrix(type=ELEMENT_TYPES[data.dtype.str], columns=data.shape[1], data=data.tobytes())
 
 
+def pack_sums(sums: Sequence[bytes]) -> bytes:
+    """Pack exact distances of 16 bytes. Empty ones become the value for a row without one."""
+    return b"".join(one or bytes(15) + b"\x80" for one in sums) if any(sums) else b""
+
+
+def read_sums(column: bytes, count: int) -> list[bytes]:
+    """Read exact distances. Fails if the column has neither 16 bytes per row nor none at all."""
+    assert len(column) in (0, 16 * count), "the column of exact distances does not match the rows"
+    sums = [column[16 * row : 16 * row + 16] for row in range(count)]
+    return [b"" if one == bytes(15) + b"\x80" else one for one in sums]
+
+
 def pack_payloads(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
     lengths = np.array([len(payload) for payload in payloads], dtype="<u4")
     return types_pb2.PayloadColumn(lengths=lengths.tobytes(), data=b"".join(payloads))

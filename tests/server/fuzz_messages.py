@@ -26,6 +26,9 @@ from tests.server.fuzz_values import (
 )
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
+NO_SUM: Final = bytes(15) + b"\x80"
+"""What stands for an exact distance that a query does not have."""
+
 
 class Messages(Faults):
     """Generates messages."""
@@ -258,7 +261,8 @@ class Messages(Faults):
         if self.chance(0.97):
             batch.after_ids.uint64 = self.torn(self.ids(count))
         if self.chance(0.2):
-            batch.after_sums.extend(self.torn(rng.randbytes(16)) for _ in range(count + (self.chance(0.05))))
+            sums = [rng.randbytes(16) if self.chance(0.7) else NO_SUM for _ in range(count + (self.chance(0.05)))]
+            batch.after_sums = self.torn(b"".join(sums))
 
     def search_once(self) -> Message:
         """For SearchOnce."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.native.oracle import Codes, Floats, Ids, Truth, is_accepted, truth
 from tests.server.answers import Place, place_of
-from tests.server.columns import pack_ids, pack_matrix
+from tests.server.columns import pack_ids, pack_matrix, read_sums
 from whamming.storage import IndexSettings
 from whamming.v1 import search_pb2, types_pb2
 
@@ -57,7 +57,7 @@ class Control:
         """Return the expected answer to each query of a batch."""
         count, options = len(batch.query_ids), batch.options
         known = {field.name for field, _ in options.ListFields()} <= _OPTIONS and not batch.HasField("vectors")
-        known = known and not any(batch.after_sums)  # sums are in units of the server's own
+        known = known and not batch.after_sums  # sums are in units of the server's own
         tables, places = self._tables(batch), places_of(batch)
         if tables is None or places is None or not self._are_valid(options) or batch.form:
             return [Expected(None, known)] * count
@@ -122,11 +122,11 @@ def places_of(batch: search_pb2.QueryBatch) -> Sequence[Place | None] | None:
     count, distances, ids = len(batch.query_ids), batch.after_distances, batch.after_ids.uint64
     if not distances and not batch.after_sums and not batch.HasField("after_ids"):
         return [None] * count
-    sums = list(batch.after_sums) or [b""] * count
-    if len(distances) != count or len(ids) != 8 * count or len(sums) != count or any(map(math.isnan, distances)):
+    if len(distances) != count or len(ids) != 8 * count or any(map(math.isnan, distances)):
         return None
-    if any(len(exact) not in (0, 16) for exact in sums):
+    if len(batch.after_sums) not in (0, 16 * count):
         return None
+    sums = read_sums(batch.after_sums, count)
     places = map(place_of, distances, np.frombuffer(ids, dtype="<u8").tolist(), sums)
     return [None if place[0] == -math.inf else place for place in places]
 
@@ -143,7 +143,7 @@ def batch_of_once(request: search_pb2.SearchOnceRequest) -> search_pb2.QueryBatc
     if request.HasField("after"):
         batch.after_distances.append(request.after.distance)
         batch.after_ids.CopyFrom(pack_ids([request.after.id]))
-        batch.after_sums.append(request.after.sum)
+        batch.after_sums = request.after.sum
     if request.HasField("options"):
         batch.options.CopyFrom(request.options)
         batch.options.ClearField("credit")

@@ -12,7 +12,7 @@ import numpy as np
 from tests.native.examples import TABLE_KINDS, WeightKind, make_table
 from tests.native.oracle import Codes, Floats
 from tests.server.answers import Place
-from tests.server.columns import pack_ids, pack_matrix
+from tests.server.columns import pack_ids, pack_matrix, pack_sums
 from whamming.storage import IndexSettings
 from whamming.v1 import search_pb2
 
@@ -68,7 +68,7 @@ def batch_of(index: str, questions: Sequence[Question], options: Options | None 
         places = [question.after or (-math.inf, 0) for question in questions]
         batch.after_distances.extend(place[0] for place in places)
         batch.after_ids.CopyFrom(pack_ids(place[1] for place in places))
-        batch.after_sums.extend(place[2] if len(place) == 3 else b"" for place in places)
+        batch.after_sums = pack_sums([place[2] if len(place) == 3 else b"" for place in places])
     return batch
 
 

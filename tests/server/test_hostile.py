@@ -137,6 +137,9 @@ def numbers(count: int) -> bytes:
     return struct.pack("<d", 1.0) * count
 
 
+AFTER_ONE: dict[str, Any] = {"after_distances": [1.0], "after_ids": types_pb2.IdColumn(uint64=bytes(8))}
+"""The distance and the id of a resume token."""
+
 REFUSED_QUERIES: dict[str, tuple[Callable[[], search_pb2.QueryBatch], str]] = {
     "codes of the wrong width": (lambda: batch(codes=bytes(7)), "codes"),
     "codes of another number of queries": (lambda: batch(codes=bytes(16)), "codes"),
@@ -181,6 +184,9 @@ REFUSED_QUERIES: dict[str, tuple[Callable[[], search_pb2.QueryBatch], str]] = {
         lambda: batch(after_distances=[math.nan], after_ids=types_pb2.IdColumn(uint64=bytes(8))),
         "after_distances",
     ),
+    "16 MiB of exact distances": (lambda: batch(**AFTER_ONE, after_sums=bytes(LARGE)), "after_sums"),
+    "an incomplete exact distance": (lambda: batch(**AFTER_ONE, after_sums=bytes(15)), "after_sums"),
+    "exact distances without distances": (lambda: batch(after_sums=bytes(16)), "after_distances"),
     "a name of 16 MiB": (lambda: batch(index="x" * LARGE), "index"),
 }
 """The query ends with an error that names the field. Other queries on the stream continue."""
@@ -264,7 +270,8 @@ def test_an_invalid_request_ends_the_call(server: ServerProcess, docs: Served, w
 def test_unknown_fields_are_ignored(server: ServerProcess, docs: Served) -> None:
     """A newer client may send fields that this server does not know: here one of 16 MiB, and millions of small ones."""
     plain = _sent(batch())
-    for unknown in (_field(99, bytes(LARGE - 100)), (varint(98 << 3) + b"\x01") * (LARGE // 3 - 100)):
+    empty_in_a_batch = _field(1, _field(12, b"") * (LARGE // 2 - 100))
+    for unknown in (_field(99, bytes(LARGE - 100)), (varint(98 << 3) + b"\x01") * (LARGE // 3 - 100), empty_in_a_batch):
 
         def ask(data: bytes = plain + unknown) -> None:
             chunks = [chunk for some in raw_search(docs)(iter([data])) for chunk in chunks_of(some)]

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tests.serving import ServerProcess, Stubs, details_of
 from whamming.server.app import SERVICES
@@ -46,6 +47,25 @@ def test_a_message_that_is_too_large(stubs: Stubs, path: str, method: Any) -> No
         call(stubs, path, method, bytes(16 * MIB + 1))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{16 * MIB + 1} vs. {16 * MIB}" in caught.value.details()
+
+
+def messages_within(message: Descriptor) -> set[Descriptor]:
+    """Return the type of a message, and the types of all messages in its fields."""
+    found, new = set(), {message}
+    while new:
+        one = new.pop()
+        found.add(one)
+        new |= {field.message_type for field in one.fields if field.message_type is not None} - found
+    return found
+
+
+@pytest.mark.parametrize(("path", "method"), METHODS, ids=[path for path, _ in METHODS])
+def test_parsed_requests_take_little_more_memory_than_their_bytes(path: str, method: Any) -> None:
+    """Only numbers of a fixed size are repeated. An empty string has 2 bytes on the wire, and 16 parsed."""
+    fixed = {FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED64}
+    fields = [field for message in messages_within(method.input_type) for field in message.fields]
+    repeated = [field for field in fields if field.is_repeated]
+    assert {field.full_name for field in repeated if field.type not in fixed} == set(), path
 
 
 def test_compressed_messages_are_refused(server: ServerProcess) -> None:

@@ -178,12 +178,18 @@ def test_invalid_resume_tokens(distances: list[float], ids: int, field: str) -> 
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("sums", [[bytes(16)], [bytes(16)] * 3, [bytes(16), b"x"], [bytes(17), b""]])
-def test_invalid_sums_of_resume_tokens(sums: list[bytes]) -> None:
+def test_some_resume_tokens_have_an_exact_distance() -> None:
+    sums = [bytes(range(16)), b"", b"\xff" * 16]
+    after = [(1.5, 7, sums[0]), (2.5, 8), (3.5, 9, sums[2])]
+    request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=after))
+    assert [request.after(row) for row in range(3)] == [(1.5, 7, sums[0]), (2.5, 8, b""), (3.5, 9, sums[2])]
+
+
+@pytest.mark.parametrize("size", [1, 16, 31, 33, 48])
+def test_invalid_sums_of_resume_tokens(size: int) -> None:
     message = batch("docs", [1, 2], codes=bytes(4), after=[(1.0, 1), (2.0, 2)])
-    del message.after_sums[:]
-    message.after_sums.extend(sums)
-    with pytest.raises(FieldError, match="after_sums") as caught:
+    message.after_sums = bytes(size)
+    with pytest.raises(FieldError, match=f"after_sums has {size} bytes for 2 rows; it must have 16 per row") as caught:
         read(message)
     assert caught.value.field == "after_sums"
 

@@ -24,6 +24,8 @@ from whamming.wire.columns import (
     payload_list_column,
     payload_list_of,
     payloads_of,
+    sum_column,
+    sum_list_of,
 )
 from whamming.wire.enums import ELEMENT_TYPES
 from whamming.wire.fields import FieldError, in_field
@@ -148,6 +150,20 @@ def test_lengths_that_are_not_whole_numbers() -> None:
     with pytest.raises(FieldError) as caught:
         payloads_of(PayloadColumn(lengths=bytes(5)), 1, "p")
     assert caught.value.field == "p.lengths"
+
+
+@pytest.mark.parametrize("sums", [[], [b""], [b"", b""], [bytes(16)], [b"", b"\xff" * 16, b"", bytes(range(16))]])
+def test_exact_distances(sums: list[bytes]) -> None:
+    column = sum_column(sums)
+    assert len(column) == (16 * len(sums) if any(sums) else 0)
+    assert sum_list_of(column, len(sums), "sums") == sums
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 48])
+def test_invalid_exact_distances(size: int) -> None:
+    with pytest.raises(FieldError, match=f"sums has {size} bytes for 2 rows") as caught:
+        sum_list_of(bytes(size), 2, "sums")
+    assert caught.value.field == "sums"
 
 
 def test_in_field_adds_a_field_to_errors_without_one() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whamming.native import Stats, WhammingError
 from whamming.v1 import search_pb2
-from whamming.wire.columns import payload_list_of
+from whamming.wire.columns import payload_list_of, sum_list_of
 from whamming.wire.service_errors import error_of
 from whamming.wire.statistics import stats_at
 
@@ -71,12 +71,12 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
     if response.HasField("payloads"):
         payloads = payload_list_of(response.payloads, len(ids))
     query_ids = response.query_ids
+    sums = sum_list_of(response.last_sums, len(query_ids), "last_sums")
     last = {query_id: row for row, query_id in enumerate(query_ids)}
     ended = {query_id: QueryEnd(response.ends, row) for row, query_id in enumerate(response.ends.query_ids)}
     first = 0
     for row, (query_id, count) in enumerate(zip(query_ids, response.counts, strict=True)):
         hits = slice(first, first + count)
         end = ended.get(query_id) if last[query_id] == row else None
-        last_sum = response.last_sums[row] if response.last_sums else b""
-        yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end, last_sum)
+        yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end, sums[row])
         first += count

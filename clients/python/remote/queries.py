@@ -147,5 +147,5 @@ def query_request(
         distance, last_id, sum_of_costs = checked_position(after)
         request.queries.after_distances.append(distance)
         request.queries.after_ids.CopyFrom(id_column(np.array([last_id], dtype=np.uint64)))
-        request.queries.after_sums.append(sum_of_costs)
+        request.queries.after_sums = sum_of_costs
     return request

@@ -205,7 +205,7 @@ class Search(AsyncSearchVerbs):
         if not self._reranked:
             self._query.after_distances[:] = [float(chunk.distances[-1])]
             self._query.after_ids.CopyFrom(id_column(chunk.ids[-1:]))
-            self._query.after_sums[:] = [chunk.last_sum]
+            self._query.after_sums = chunk.last_sum
             if self._left:
                 self._query.options.k = min(self._left, MAX_K)
         self._begun = self._progressed = True
