@@ -13,28 +13,24 @@ from whamming.remote.retries import Retries
 from whamming.remote.search import Connection
 from whamming.remote.session import Session
 from whamming.v1 import search_pb2
-from whamming.v1.search_pb2_grpc import (
-    SearchServiceServicer,
-    SearchServiceStub,
-    add_SearchServiceServicer_to_server,
-)
+from whamming.v1.search_pb2_grpc import SearchServiceStub
 from whamming.wire.columns import id_column
 
-Responses = Sequence[search_pb2.SearchResponse | grpc.StatusCode]
-"""The responses to a message. A status ends the call."""
+Responses = Sequence[search_pb2.SearchResponse | bytes | grpc.StatusCode]
+"""The responses to a message. Bytes are sent as they are. A status ends the call."""
 Answer = Callable[[search_pb2.SearchRequest], Responses]
 
 
-class Scripted(SearchServiceServicer):
+class Scripted:
     """Responds to each message of a Search call with ``answer(message)``."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.received: list[search_pb2.SearchRequest] = []
 
-    async def Search(  # noqa: N802 - the method's name in the proto
+    async def search(
         self, requests: AsyncIterator[search_pb2.SearchRequest], context: Any
-    ) -> AsyncIterator[search_pb2.SearchResponse]:
+    ) -> AsyncIterator[search_pb2.SearchResponse | bytes]:
         async for request in requests:
             self.received.append(request)
             for response in self._answer(request):
@@ -50,15 +46,24 @@ class Scripted(SearchServiceServicer):
 
 
 @contextlib.asynccontextmanager
-async def serving(script: Scripted, retry_seconds: float) -> AsyncIterator[Connection]:
+async def serving(
+    script: Scripted, retry_seconds: float, stub_of: Callable[[grpc.aio.Channel], Any] = SearchServiceStub
+) -> AsyncIterator[Connection]:
     """Start a scripted server and connect to it."""
     server = grpc.aio.server()
-    add_SearchServiceServicer_to_server(script, server)  # type: ignore[no-untyped-call]
+    method = grpc.stream_stream_rpc_method_handler(
+        script.search,
+        request_deserializer=search_pb2.SearchRequest.FromString,
+        response_serializer=lambda some: some if isinstance(some, bytes) else some.SerializeToString(),
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("whamming.v1.SearchService", {"Search": method}),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = stub_of(channel)
             session = Session(stub)
             yield Connection(stub, session, Retries(retry_seconds))
             await session.close()

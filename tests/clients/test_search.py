@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from tests.clients.scripted import Answer, Responses, Scripted, chunk, ended, serving
 from tests.serving import PATIENCE
-from whamming import OverloadedError, UnavailableError
+from whamming import OverloadedError, ServiceError, UnavailableError
 from whamming.remote.queries import Queries, options_message, query_request
 from whamming.remote.search import CREDIT_WITH_PAYLOADS, Connection, Search
 from whamming.v1 import error_pb2, search_pb2
@@ -57,7 +58,7 @@ class Turns:
         responses = next(self._answers)
         (query_id,) = request.queries.query_ids
         for response in responses:
-            if isinstance(response, grpc.StatusCode):
+            if not isinstance(response, search_pb2.SearchResponse):
                 continue
             response.query_ids[:] = [query_id]
             if response.ends.query_ids:
@@ -115,3 +116,56 @@ def test_a_resumed_query_starts_with_full_credit() -> None:
 
     asyncio.run(search())
     assert [request.WhichOneof("request") for request in script.received] == ["queries"] * 3
+
+
+def rubbish() -> dict[str, search_pb2.SearchResponse | bytes]:
+    """Responses that no Whamming server sends."""
+    torn, few, unbound, unexplained, unasked, exact = (chunk(2, [(7, 1.0)]) for _ in range(6))
+    torn.distances = bytes(7)
+    few.counts[0] = 2
+    unbound.ClearField("lower_bounds")
+    unexplained.ends.query_ids.append(2)
+    unasked.ends.query_ids.append(1)
+    unasked.ends.reasons.append(END_REASON_EXHAUSTED)
+    exact.last_sums = bytes(5)
+    return {
+        "distances of 7 bytes": torn,
+        "fewer hits than counted": few,
+        "a chunk without a bound": unbound,
+        "an end without a reason": unexplained,
+        "an end without a chunk": unasked,
+        "an exact distance of 5 bytes": exact,
+        "bytes that are no message": b"\xff\xff",
+    }
+
+
+@pytest.mark.parametrize("what", rubbish())
+def test_rubbish_from_the_server_fails_all_running_searches_but_no_later_ones(what: str) -> None:
+    answers: dict[int, Responses] = {2: [rubbish()[what]], 3: [ended(3, END_REASON_EXHAUSTED, [(8, 2.0)])]}
+    script = Scripted(lambda request: [some for id_ in request.queries.query_ids for some in answers.get(id_, ())])
+
+    async def search() -> None:
+        async with serving(script, PATIENCE) as connection:
+            failures = await asyncio.gather(every_id(connection), every_id(connection), return_exceptions=True)
+            for failure in failures:
+                assert type(failure) is ServiceError
+                assert "the server sent an invalid response" in str(failure)
+            assert await every_id(connection) == [8]
+
+    asyncio.run(search())
+
+
+class Unsendable:
+    """A stub whose requests gRPC cannot send."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.Search: Any = channel.stream_stream("/whamming.v1.SearchService/Search", lambda request: "not bytes")
+
+
+def test_a_request_that_cannot_be_sent_fails_the_search() -> None:
+    async def search() -> None:
+        async with serving(Scripted(lambda request: ()), PATIENCE, Unsendable) as connection:
+            with pytest.raises(ServiceError, match="could not be sent"):
+                await every_id(connection)
+
+    asyncio.run(search())

@@ -65,8 +65,9 @@ def hits_of(response: search_pb2.SearchResponse) -> tuple[NDArray[np.uint64], ND
 
 
 def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]]:
-    """Yield the chunks of a message, each with the id of its query."""
+    """Yield the chunks of a message, each with the id of its query. Raises an exception if the columns do not match."""
     ids, distances = hits_of(response)
+    _check_lengths(response, len(ids), len(distances))
     payloads: Sequence[bytes] = ()
     if response.HasField("payloads"):
         payloads = payload_list_of(response.payloads, len(ids))
@@ -80,3 +81,16 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
         end = ended.get(query_id) if last[query_id] == row else None
         yield query_id, Chunk(ids[hits], distances[hits], payloads[hits], response.lower_bounds[row], end, sums[row])
         first += count
+
+
+def _check_lengths(response: search_pb2.SearchResponse, ids: int, distances: int) -> None:
+    """Check the columns that would otherwise lose hits or ends. Raises :class:`ValueError`."""
+    hits, chunks, ends = sum(response.counts), len(response.query_ids), response.ends
+    if not hits == ids == distances:
+        raise ValueError(f"{hits} hits have {ids} ids and {distances} distances")
+    if not chunks == len(response.counts) == len(response.lower_bounds):
+        raise ValueError(f"{chunks} chunks have {len(response.counts)} counts and {len(response.lower_bounds)} bounds")
+    if not len(ends.query_ids) == len(ends.reasons):
+        raise ValueError(f"{len(ends.query_ids)} ends have {len(ends.reasons)} reasons")
+    if not set(ends.query_ids) <= set(response.query_ids):
+        raise ValueError("a query ended without a chunk")

@@ -10,13 +10,14 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Answer
+from whamming.native import Answer, WhammingError
 from whamming.native.view import padded
 from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, QueryEnd, hits_of
 from whamming.remote.queries import Queries
 from whamming.remote.requests import REQUEST_BYTES
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
+from whamming.remote.status import invalid_response
 from whamming.v1 import search_pb2
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
@@ -89,7 +90,12 @@ class BatchSearch:
         ended = 0
         try:
             async for response in responses(call):
-                self._take(response)
+                try:
+                    self._take(response)
+                except WhammingError:
+                    raise
+                except Exception as failure:
+                    raise invalid_response(failure) from failure
                 ended += len(response.ends.query_ids)
                 while ended >= self._per_message:
                     ended -= self._per_message

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from whamming.remote.status import error_of_call
+from whamming.remote.status import error_of_call, invalid_response
 from whamming.storage import ClosedError
 from whamming.wire.call_status import Ending
 from whamming.wire.service_errors import OverloadedError, ServiceError, UnavailableError
@@ -80,6 +80,8 @@ def responses(call: Any) -> AsyncGenerator[Any, None]:
 async def _responses(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
     try:
         async for response in call:
+            if response is None:  # gRPC could not parse it
+                raise invalid_response("its bytes are not the expected message")
             yield response
     except grpc.aio.AioRpcError as error:
         raise error_of_call(ending.error(error)) from error

@@ -1,7 +1,9 @@
-"""Multiplexes all searches of a client over one Search call, so that a query costs a message, not a call.
+"""Multiplexes the searches of a client over one Search call, so that a query costs a message, not a call.
+
+Each ``search_batch`` has a call of its own instead (``batch.py``).
 
 Each query has its own id. One task sends requests; another distributes the chunks that arrive. When the call breaks,
-every running query gets the error, and the next query opens a new call.
+for whatever reason, every running query gets the error, and the next query opens a new call.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import grpc
 from whamming.native import WhammingError
 from whamming.remote.answers import Chunk, chunks_of
 from whamming.remote.retries import responses
+from whamming.remote.status import invalid_response
 from whamming.storage import ClosedError
 from whamming.v1 import search_pb2
-from whamming.wire.service_errors import UnavailableError
+from whamming.wire.service_errors import ServiceError, UnavailableError
 
 Inbox = asyncio.Queue[Chunk | WhammingError]
 
@@ -84,24 +87,44 @@ class Session:
             self._outbox.put_nowait(request)
 
     async def _write(self, call: Any, outbox: asyncio.Queue[search_pb2.SearchRequest]) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reading task raises the error
+        try:
             while True:
                 await call.write(await outbox.get())
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # the reading task gets the error, and passes it to the queries
+        except Exception as failure:
+            error = ServiceError(f"a request could not be sent: {failure!r}")
+            error.__cause__ = failure
+            self._end(call, error)
 
     async def _read(self, call: Any) -> None:
         error: WhammingError = UnavailableError("the server ended the stream; it may be shutting down")
         try:
             async for response in responses(call):
-                for query_id, chunk in chunks_of(response):
-                    ended = chunk.end is not None
-                    inbox = self._inboxes.pop(query_id, None) if ended else self._inboxes.get(query_id)
-                    if inbox is not None:
-                        inbox.put_nowait(chunk)
+                try:
+                    self._distribute(response)
+                except Exception as failure:
+                    raise invalid_response(failure) from failure
         except WhammingError as failure:
             error = failure
         except asyncio.CancelledError:
             call.cancel()
             raise
+        except Exception as failure:
+            error = ServiceError(f"the responses could not be read: {failure!r}")
+            error.__cause__ = failure
+        self._end(call, error)
+
+    def _distribute(self, response: search_pb2.SearchResponse) -> None:
+        """Put the chunks of a message into the inboxes of their queries."""
+        for query_id, chunk in chunks_of(response):
+            ended = chunk.end is not None
+            inbox = self._inboxes.pop(query_id, None) if ended else self._inboxes.get(query_id)
+            if inbox is not None:
+                inbox.put_nowait(chunk)
+
+    def _end(self, call: Any, error: WhammingError) -> None:
+        """Break the call, unless it is no longer the current one."""
         if self._call is call:
             self._break(error)
 

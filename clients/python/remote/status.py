@@ -39,6 +39,13 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
     return ServiceError(f"{code.name}: {text}")
 
 
+def invalid_response(problem: object) -> ServiceError:
+    """Return the error for a response that cannot be read."""
+    return ServiceError(
+        f"the server sent an invalid response: {problem}; check that it is a Whamming server of a compatible version"
+    )
+
+
 def local_only(what: str, remedy: str) -> LocalOnlyError:
     """Return the error for a method that is not available over the network."""
     return LocalOnlyError(f"{what} is not available over the network yet; {remedy}")
