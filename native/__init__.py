@@ -13,7 +13,13 @@ from whamming.native.arguments import Plan, Position
 from whamming.native.budget import Budget
 from whamming.native.costs import MAX_BITS, Costs
 from whamming.native.cursor import Cursor, Hit, StopReason
-from whamming.native.errors import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
+from whamming.native.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NoTablesError,
+    OutOfMemoryError,
+    WhammingError,
+)
 from whamming.native.index import (
     ARRAY_NAMES,
     Buckets,
@@ -42,6 +48,7 @@ __all__ = [
     "Hit",
     "Index",
     "InvalidArgumentError",
+    "NoTablesError",
     "OutOfMemoryError",
     "Part",
     "Plan",

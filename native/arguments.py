@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from whamming.native.errors import InvalidArgumentError
+from whamming.native.errors import InvalidArgumentError, NoTablesError
 
 Plan = Literal["auto", "probe", "sweep"]
 Position = tuple[float, int] | tuple[float, int, bytes]
@@ -54,7 +54,7 @@ def check_plan(plan: str, can_probe: bool) -> None:
     if plan not in PLAN_NAMES:
         raise InvalidArgumentError(f"plan = {plan!r}; choose one of {', '.join(map(repr, PLAN_NAMES))}")
     if plan == "probe" and not can_probe:
-        raise InvalidArgumentError("plan = 'probe' needs tables; this index was built with tables='none'")
+        raise NoTablesError("plan = 'probe' needs tables; this index was built with tables='none'")
 
 
 def check_radius(radius: float | None) -> None:

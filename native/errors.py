@@ -4,6 +4,7 @@
 
     WhammingError
     ├── InvalidArgumentError (also a ValueError)   a value is out of range; the message has value, limit and remedy
+    │   └── NoTablesError                          a query asked for the probe plan, but the index has no tables
     ├── CorruptIndexError                          the arrays are inconsistent, or have an unknown format
     └── OutOfMemoryError (also a MemoryError)      the engine could not allocate
 """
@@ -21,6 +22,10 @@ class InvalidArgumentError(WhammingError, ValueError):
     """A value is out of range or of the wrong type."""
 
 
+class NoTablesError(InvalidArgumentError):
+    """A query asked for the probe plan, but the index has no tables."""
+
+
 class CorruptIndexError(WhammingError):
     """The arrays of an index are inconsistent, or have a format that this version does not read."""
 
@@ -30,6 +35,7 @@ class OutOfMemoryError(WhammingError, MemoryError):
 
 
 _BY_STATUS: dict[int, type[WhammingError]] = {
+    lib.WH_NO_TABLES: NoTablesError,
     lib.WH_MEMORY: OutOfMemoryError,
     lib.WH_CORRUPT: CorruptIndexError,
     lib.WH_VERSION: CorruptIndexError,

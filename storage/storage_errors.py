@@ -3,6 +3,8 @@
 ::
 
     WhammingError
+    ├── InvalidArgumentError (the engine's)
+    │   └── NoEncoderError                       the index has no encoder, or keeps no vectors, but is to use them
     └── StorageError
         ├── NotFoundError (also a KeyError)      there is no index of that name
         ├── AlreadyExistsError                   an index of that name exists, or the target path does
@@ -21,7 +23,7 @@ import errno
 from pathlib import Path
 from typing import Final
 
-from whamming.native import WhammingError
+from whamming.native import InvalidArgumentError, WhammingError
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error codes of a full disk, an exceeded quota, and an exceeded limit on the size of a file."""
@@ -29,6 +31,10 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class StorageError(WhammingError):
     """The base class of storage's errors. Invalid arguments raise the engine's InvalidArgumentError instead."""
+
+
+class NoEncoderError(InvalidArgumentError):
+    """Vectors were given but the index has no encoder, or kept vectors are wanted but the index keeps none."""
 
 
 class NotFoundError(StorageError, KeyError):

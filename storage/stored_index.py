@@ -20,7 +20,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.storage_errors import CorruptStoreError, StorageError
+from whamming.storage.storage_errors import CorruptStoreError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
@@ -252,7 +252,7 @@ class StoredIndex(IndexVerbs):
                 "rerank works with a vector, costs and k only; leave out code, weights, table, radius and after"
             )
         if self.settings.keep_vectors is None:
-            raise InvalidArgumentError(
+            raise NoEncoderError(
                 f"the index {self.name!r} keeps no vectors to re-rank by; create it with "
                 "keep_vectors='float16' or 'int8'"
             )
@@ -260,7 +260,7 @@ class StoredIndex(IndexVerbs):
 
     def _need_encoder(self) -> Encoder:
         if self.encoder is None:
-            raise InvalidArgumentError(
+            raise NoEncoderError(
                 f"the index {self.name!r} has no encoder; give codes, or create the index with "
                 "encoder='sign', 'lsh' or 'itq'"
             )

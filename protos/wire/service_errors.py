@@ -11,8 +11,8 @@
         └── LocalOnlyError           remote databases do not support this; local ones do
 
 The server looks up an error's type in :data:`TABLE` to get a status code and a reason. The client looks up the reason
-to get the type back. So an operation raises the same type of error on a local and on a remote database, with few
-exceptions: ``WriterBusyError`` arrives as ``UnavailableError``, and ``CorruptIndexError`` as ``CorruptStoreError``.
+to get the type back. So most operations raise the same type of error on a local and on a remote database. But
+``WriterBusyError`` arrives as ``UnavailableError``, and ``CorruptIndexError`` as ``CorruptStoreError``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Final
 
 from google.rpc import code_pb2
 
-from whamming.native import CorruptIndexError, InvalidArgumentError, OutOfMemoryError, WhammingError
+from whamming.native import CorruptIndexError, InvalidArgumentError, NoTablesError, OutOfMemoryError, WhammingError
 from whamming.storage import (
     AlreadyExistsError,
     ClosedError,
     CorruptStoreError,
     FormatError,
+    NoEncoderError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
@@ -59,14 +60,6 @@ class AnswerTooLargeError(ServiceError):
 
 class LocalOnlyError(ServiceError, NotImplementedError):
     """Remote databases do not support this yet. Local databases do."""
-
-
-class NoTablesError(InvalidArgumentError):
-    """A query asked for the probe plan, but the index has no tables."""
-
-
-class NoEncoderError(InvalidArgumentError):
-    """A request has vectors but the index has no encoder, or asks for re-ranking but the index keeps no vectors."""
 
 
 TABLE: Final[tuple[tuple[type[BaseException], int, error_pb2.ErrorReason], ...]] = (

@@ -13,15 +13,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Costs, Position
+from whamming.native import Costs, NoTablesError, Position
 from whamming.server.search.options import Options
-from whamming.storage import Encoder, Form, IndexSettings, StoredIndex
+from whamming.storage import Encoder, Form, IndexSettings, NoEncoderError, StoredIndex
 from whamming.storage.vectors.steps import Steps, finish
 from whamming.v1 import search_pb2
 from whamming.wire.columns import ids_of, matrix_of, sum_list_of
 from whamming.wire.enums import COST_FORMS
 from whamming.wire.fields import FieldError, in_field
-from whamming.wire.service_errors import NoEncoderError, NoTablesError
 
 _FLOATS: Final = (np.dtype("<f8"), np.dtype("<f4"))
 

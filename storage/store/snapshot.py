@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import InvalidArgumentError, Part, View
+from whamming.native import Part, View
 from whamming.native.display import counted
 from whamming.storage.items.live_part import LivePart
 from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.settings import IndexSettings
+from whamming.storage.storage_errors import NoEncoderError
 from whamming.storage.store.scanning import check_scan, scan
 from whamming.storage.vectors.kept import unpack_vectors
 
@@ -95,7 +96,7 @@ class Snapshot:
         """Return the kept vectors of some ids, ``[n, dim]``; zero for ids that do not exist."""
         kind = self.settings.keep_vectors
         if kind is None:
-            raise InvalidArgumentError("the index keeps no vectors; create it with keep_vectors='float16' or 'int8'")
+            raise NoEncoderError("the index keeps no vectors; create it with keep_vectors='float16' or 'int8'")
         order = np.argsort(ids, kind="stable")
         wanted = ids[order]
         packed = np.zeros((len(ids), self.settings.vector_bytes), dtype=np.uint8)

@@ -14,9 +14,10 @@ from tests.native.examples import make_codes
 from tests.native.oracle import Truth
 from tests.server.calls import Bench, answer_of, random_table
 from whamming import Database, StoredIndex, WhammingError
+from whamming.native import NoTablesError
 from whamming.server.search import results
 from whamming.server.search.once import search_once
-from whamming.storage import NotFoundError
+from whamming.storage import NoEncoderError, NotFoundError
 from whamming.v1.search_pb2 import (
     COST_FORM_INNER,
     COST_FORM_SYMMETRIC,
@@ -28,7 +29,7 @@ from whamming.v1.search_pb2 import (
     SearchOnceResponse,
 )
 from whamming.wire.fields import FieldError
-from whamming.wire.service_errors import AnswerTooLargeError, NoEncoderError, NoTablesError
+from whamming.wire.service_errors import AnswerTooLargeError
 
 BITS = 13
 N = 300

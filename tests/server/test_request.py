@@ -12,8 +12,10 @@ import pytest
 import whamming
 from tests.server.calls import batch
 from whamming import Database
+from whamming.native import NoTablesError
 from whamming.server.search.options import DEFAULT_CHUNK, MAX_CACHED, MAX_CHUNK, Options, OptionsReader, options_of
 from whamming.server.search.request import QueryRequest
+from whamming.storage import NoEncoderError
 from whamming.v1 import types_pb2
 from whamming.v1.search_pb2 import (
     COST_FORM_INNER,
@@ -24,7 +26,6 @@ from whamming.v1.search_pb2 import (
     QueryOptions,
 )
 from whamming.wire.fields import FieldError
-from whamming.wire.service_errors import NoEncoderError, NoTablesError
 
 BITS = 13
 MAX_K = 2**31 - 1

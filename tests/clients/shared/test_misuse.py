@@ -12,7 +12,8 @@ import pytest
 from tests.clients.shared.places import ZERO, ZEROS, AnyDatabase, AnyIndex, Twin
 from tests.storage.model import check_items
 from whamming import Budget, InvalidArgumentError
-from whamming.storage import NotFoundError
+from whamming.native import NoTablesError
+from whamming.storage import NoEncoderError, NotFoundError
 
 Misuse = Callable[[AnyDatabase, AnyIndex], Any]
 MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
@@ -149,5 +150,28 @@ def test_plan_probe_needs_tables(database: AnyDatabase, name: str) -> None:
     index = database.create_index(name, 13, tables="none")
     index.upsert([1, 2], ZEROS)
     for search in (lambda: list(index.search(ZERO, plan="probe")), lambda: index.search_batch(ZEROS, plan="probe")):
-        with pytest.raises(InvalidArgumentError, match=r"(?i)probe.*tables"):
+        with pytest.raises(NoTablesError, match=r"(?i)probe.*tables"):
             search()
+
+
+def test_vectors_need_an_encoder(database: AnyDatabase, name: str) -> None:
+    index = database.create_index(name, 13)
+    for use in (
+        lambda: index.upsert([1], vectors=np.ones((1, 13))),
+        lambda: list(index.search(vector=np.ones(13), k=1)),
+        lambda: index.search_batch(vectors=np.ones((2, 13)), k=1),
+    ):
+        with pytest.raises(NoEncoderError, match="no encoder"):
+            use()
+
+
+@pytest.mark.parametrize("rerank", [2, "exact"])
+def test_reranking_needs_kept_vectors(database: AnyDatabase, name: str, rerank: Any) -> None:
+    index = database.create_index(name, encoder="sign", dim=13)
+    index.upsert([1], vectors=np.ones((1, 13)))
+    for use in (
+        lambda: list(index.search(vector=np.ones(13), k=1, rerank=rerank)),
+        lambda: index.search_batch(vectors=np.ones((2, 13)), k=1, rerank=rerank),
+    ):
+        with pytest.raises(NoEncoderError, match="keeps no vectors"):
+            use()
