@@ -12,7 +12,7 @@ import pytest
 import whamming
 from tests.server.calls import batch
 from whamming import Database
-from whamming.native import NoTablesError
+from whamming.native import NoTablesError, Position
 from whamming.server.search.options import DEFAULT_CHUNK, MAX_CACHED, MAX_CHUNK, Options, OptionsReader, options_of
 from whamming.server.search.request import QueryRequest
 from whamming.storage import NoEncoderError
@@ -181,7 +181,7 @@ def test_invalid_resume_tokens(distances: list[float], ids: int, field: str) -> 
 
 def test_some_resume_tokens_have_an_exact_distance() -> None:
     sums = [bytes(range(16)), b"", b"\xff" * 16]
-    after = [(1.5, 7, sums[0]), (2.5, 8), (3.5, 9, sums[2])]
+    after: list[Position] = [(1.5, 7, sums[0]), (2.5, 8), (3.5, 9, sums[2])]
     request = read(batch("docs", [1, 2, 3], codes=bytes(6), after=after))
     assert [request.after(row) for row in range(3)] == [(1.5, 7, sums[0]), (2.5, 8, b""), (3.5, 9, sums[2])]
 
