@@ -1,4 +1,4 @@
-"""One Scan call: reads all items in order of id, from one snapshot or, if that gets too old, from several."""
+"""One Scan call: reads all items in order of id, from one snapshot or, if its lease expires, from several."""
 
 from __future__ import annotations
 

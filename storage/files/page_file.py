@@ -139,7 +139,9 @@ def _read_meta(file: PageFile, number: int) -> Meta:
     if version != _VERSION:
         raise page_error(number, f"format {version}; LMDB 0.9 writes {_VERSION}")
     if pgno != number or flags != _META_PAGE:
-        raise page_error(number, f"page number {pgno} and flags {flags:#x}; should be {number} and {_META_PAGE:#x}")
+        raise page_error(
+            number, f"has number {pgno} and flags {flags:#x}; a meta page should have {number} and {_META_PAGE:#x}"
+        )
     if address:
         raise page_error(number, f"address {address:#x}; should be 0, as the map has no fixed address")
     meta = Meta(number, mapsize, TreeRecord(*fields[9:17]), TreeRecord(*fields[17:25]), *fields[25:])

@@ -34,7 +34,11 @@ class _Nodes(NamedTuple):
 
 
 class PageTree:
-    """The page tree of a database. Walking it checks every page and compares the counts with the database's record."""
+    """The page tree of a database.
+
+    Walking it checks every branch and leaf page, and the first page of each run of overflow pages. It also compares the
+    counts with the database's record.
+    """
 
     def __init__(self, file: PageFile, meta: Meta, record: TreeRecord, name: str) -> None:
         """Walk the tree of the database ``name``, "free" or "main". Raises PageError."""
@@ -47,7 +51,8 @@ class PageTree:
         self.runs: list[tuple[int, int]] = []
         """First page and number of pages of each value that is in overflow pages."""
         self.lists: list[tuple[int, int, bytes]] = []
-        """Free database only: the commit that freed the pages, the page that stores the list, and the list."""
+        """The lists of freed pages; free database only. Each has the commit that freed the pages, the leaf page of its
+        record (even if the list itself is in overflow pages), and the list."""
         if record.root == EMPTY:
             return
         self._walk(record.root, record.depth, b"", None)
@@ -59,7 +64,7 @@ class PageTree:
         )
         for what, found, recorded in walked:
             if found != recorded:
-                raise page_error(meta.number, f"{recorded} {what} in the {name} database; {found} were found")
+                raise page_error(meta.number, f"records {recorded} {what} in the {name} database; {found} were found")
 
     @property
     def pages(self) -> list[int]:
@@ -99,7 +104,7 @@ class PageTree:
         page = file.read(pgno, size)
         stored, _, flags, lower, upper = HEADER.unpack_from(page)
         if stored != pgno or flags != kind:
-            text = f"page number {stored}, flags {flags:#x}; should be {pgno} and {kind:#x}, of a {_KINDS[kind]} page"
+            text = f"has number {stored} and flags {flags:#x}; a {_KINDS[kind]} page should have {pgno} and {kind:#x}"
             raise page_error(pgno, text)
         if lower & 1 or upper & 1 or not HEADER.size < lower <= upper < size:
             text = f"lower {lower} and upper {upper}; should be even, and {HEADER.size} < lower <= upper < {size}"
@@ -166,7 +171,7 @@ class PageTree:
         file.check_inside(pgno, need, self._last_pgno)
         stored, _, flags, pages = _RUN_HEADER.unpack(file.read(pgno, _RUN_HEADER.size))
         if stored != pgno or flags != _OVERFLOW:
-            text = f"page number {stored}, flags {flags:#x}; should be {pgno} and {_OVERFLOW:#x}, of an overflow page"
+            text = f"has number {stored} and flags {flags:#x}; an overflow page should have {pgno} and {_OVERFLOW:#x}"
             raise page_error(pgno, text)
         if pages < need:
             raise page_error(pgno, f"{pages} overflow pages; a value of {size} bytes needs {need}")
