@@ -153,7 +153,7 @@ def _read(file: Path) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(f"the config file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError of TOML, of UTF-8, or of an integer that is too long
         raise InvalidArgumentError(f"the config file {file} is not TOML: {error}") from error
     known = [option.name for option in dataclasses.fields(Config)]
     unknown = sorted(set(values) - set(known))

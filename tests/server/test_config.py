@@ -117,6 +117,8 @@ def test_flags_of_the_wrong_type_are_refused(value: Any) -> None:
     [
         (b"max_k = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
+        (b"max_k = " + b"9" * 5000, "is not TOML"),
+        (b"max_k = " + b"[" * 5000, "is not TOML"),
         (b"max_q = 5\nmaxk = 3", r"unknown options.* max_q, maxk.*listen"),
         (b"[server]\nmax_k = 5", "unknown options: server"),
         (b"max_k = 5.5", r"max_k = 5.5 .*file.toml.* whole"),
