@@ -17,7 +17,7 @@ YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: 
 C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
-    torture torture-server power-loss fuzz-service paper quality soak format clean dist dist-check
+    torture torture-server power-loss fuzz-files fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -96,6 +96,10 @@ torture-server: $(BUILD)/tested-with ## kill servers two thousand times while cl
 
 power-loss: $(BUILD)/tested-with ## lose power at 500 points and check that no acknowledged write is lost
 	$(BIN)/python -m tests.storage.power_loss --points 500
+
+fuzz-files: $(BUILD)/tested-with ## fuzz everything that reads files, for FUZZ_SECONDS; guided by coverage if atheris can be installed
+	-$(PIP) install atheris
+	$(BIN)/python -m tests.storage.fuzz_files --seconds $(FUZZ_SECONDS)
 
 fuzz-service: $(BUILD)/tested-with ## fuzz the server with 250,000 calls, on both stores
 	$(BIN)/python -m tests.server.fuzz --cases 150000 --store ram
