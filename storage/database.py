@@ -9,18 +9,18 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
-from weakref import WeakValueDictionary
 
 from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
-from whamming.storage.directory import DEFAULT_STORE, Mode, WriterLock, clean_up, is_at, names_in, prepare, remove
+from whamming.storage.directory import DEFAULT_STORE, RESERVED, Mode, WriterLock, clean_up, names_in, prepare, remove
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
 from whamming.storage.index_info import IndexInfo
+from whamming.storage.open_indexes import OpenIndexes
 from whamming.storage.settings import (
     BitOrder,
     Durability,
@@ -29,6 +29,7 @@ from whamming.storage.settings import (
     Metric,
     check_choice,
     check_name,
+    is_name,
 )
 from whamming.storage.storage_errors import (
     AlreadyExistsError,
@@ -50,6 +51,8 @@ from whamming.storage.verbs import DatabaseVerbs, verb
 log = logging.getLogger("whamming.storage")
 
 MEMORY: Final = ":memory:"
+SHOWN_NAMES: Final = 10
+"""How many names of indexes an error message lists."""
 
 
 def open_database(
@@ -97,12 +100,7 @@ def _check_path(path: str) -> None:
 class Database(DatabaseVerbs):
     """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once.
 
-    Locks, in the order in which they may be taken:
-
-    - ``_closing``: held while the database is being closed.
-    - a lock per index name, see :meth:`_locked`: held while that index is opened, created or dropped.
-    - ``_lock``: held for the few steps that read or change the tables of open indexes. An open index is therefore
-      found at once, even while another index is being opened or dropped.
+    ``_closing`` is held while the database is being closed. ``open_indexes.py`` describes the other locks.
     """
 
     def __init__(self, path: Path | None, store: str, *, read_only: bool, wait: float = 0.0) -> None:
@@ -113,14 +111,9 @@ class Database(DatabaseVerbs):
         self._backend = backend(store)
         if path is None and self._backend.persistent:
             raise InvalidArgumentError(f"store = {store!r} needs a directory; ':memory:' works with store='ram'")
-        self._open: dict[str, StoredIndex] = {}
-        self._pinned: dict[str, int] = {}
-        """Descriptors of index directories that are open for reading; they show if the writer drops the index."""
-        self._name_locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
-        """Each entry exists only while a thread holds the lock or waits for it."""
+        self.indexes = OpenIndexes(self.path, self._backend, read_only=read_only)
+        """The indexes that are open."""
         self._closing = threading.RLock()
-        self._lock = threading.RLock()
-        self._closed = False
         self._writer: WriterLock | None = None
         if path is not None and not read_only:
             self._writer = WriterLock(path, wait)
@@ -129,7 +122,7 @@ class Database(DatabaseVerbs):
 
     def __repr__(self) -> str:
         where = MEMORY if self.path is None else str(self.path)
-        state = ", closed" if self._closed else ", read-only" if self.read_only else ""
+        state = ", closed" if self.indexes.closed else ", read-only" if self.read_only else ""
         return f"Database({where!r}{state})"
 
     @verb
@@ -169,16 +162,14 @@ class Database(DatabaseVerbs):
             raise InvalidArgumentError("bits is missing; give the length of the codes, 1 to 4096")
         width, mark = (None, None) if fitted is None else (fitted.dim, fitted.fingerprint)
         settings = IndexSettings(length, bit_order, tables, buckets, durability, width, mark, keep_vectors, metric)
-        with self._locked(name):
+        with self.indexes.locked(name):
             self._check_writable()
-            if exist_ok and name in self.list_indexes() and self.index(name).settings == settings:
-                return self.index(name)
+            if exist_ok and self._exists(name) and self._index(name).settings == settings:
+                return self._index(name)
             self._check_name_is_free(name)
             if self.path is None:
-                store = self._backend.open(Path(name), settings, read_only=False)
-                index = StoredIndex(name, store, fitted)
-                with self._lock:
-                    self._open[name] = index
+                index = StoredIndex(name, self._backend.open(Path(name), settings, read_only=False), fitted)
+                self.indexes.add(index)
                 return index
             if (self.path / name).exists():
                 raise AlreadyExistsError(f"{self.path / name} exists but is not an index; choose another index name")
@@ -195,17 +186,28 @@ class Database(DatabaseVerbs):
                 raise from_system(error, self.path) from error
             finally:
                 shutil.rmtree(new, ignore_errors=True)
-            return self.index(name)
+        return self.index(name)
 
     @verb
     def index(self, name: str) -> StoredIndex:
         check_name(name)
-        found = self._look_up(name)
+        found = self.indexes.find(name)
+        if found is None:
+            with self.indexes.locked(name):
+                found = self._index(name)
+            self.indexes.make_room()
+        return found
+
+    def _index(self, name: str) -> StoredIndex:
+        """Return an index, and open it if necessary. The caller holds the lock of its name."""
+        found = self.indexes.find(name)
         if found is not None:
             return found
-        with self._locked(name):
-            found = self._look_up(name)
-            return self._open_index(name) if found is None else found
+        if self.path is None or not self._exists(name):
+            raise self._not_found(name)
+        if not (self.path / name).is_dir():
+            raise FormatError(f"{self.path / name} is not an index but a stray file; move it away, or drop the index")
+        return self.indexes.open(name)
 
     def find_open(self, name: str) -> StoredIndex | None:
         """Return an index if it is open, and None if it has to be opened. Waits for nothing.
@@ -213,7 +215,7 @@ class Database(DatabaseVerbs):
         Raises NotFoundError if there is none of that name.
         """
         check_name(name)
-        found = self._look_up(name)
+        found = self.indexes.find(name)
         if found is None and not self._exists(name):
             raise self._not_found(name)
         return found
@@ -221,66 +223,32 @@ class Database(DatabaseVerbs):
     def _exists(self, name: str) -> bool:
         """Return whether there is an index of that name, which may be broken."""
         if self.path is None:
-            with self._lock:
-                return name in self._open and not self._open[name].closed
-        return (self.path / name).exists() or (self.path / name).is_symlink()
-
-    def _look_up(self, name: str) -> StoredIndex | None:
-        """Return an index if it is open; None if it is not, or if the writer has dropped it."""
-        with self._lock:
-            self._check_open()
-            index = self._open.get(name)
-            if index is None or index.closed:
-                return None
-            if self.path is not None and name in self._pinned and not is_at(self._pinned[name], self.path / name):
-                return None
-            return index
-
-    def _open_index(self, name: str) -> StoredIndex:
-        """Open an index that is not open, or was dropped. The caller holds the name's lock."""
-        with self._lock:
-            before = self._open.get(name)
-        if before is not None and before.closed:  # a dropped index stays open, as readers may still be using it
-            before.close()  # waits for another thread that is closing it
-        with self._lock:
-            self._forget(name)
-        if self.path is None or name not in self.list_indexes():
-            raise self._not_found(name)
-        if not (self.path / name).is_dir():
-            raise FormatError(f"{self.path / name} is not an index but a stray file; move it away, or drop the index")
-        store = self._backend.open(self.path / name, None, read_only=self.read_only)
+            return self.indexes.find(name) is not None
         try:
-            index = StoredIndex.at(self.path / name, store)
-            pin = os.open(self.path / name, os.O_RDONLY) if self.read_only else None
-        except BaseException:
-            store.close()
-            raise
-        with self._lock:
-            self._open[name] = index
-            if pin is not None:
-                self._pinned[name] = pin
-        return index
+            self.path.stat()
+        except OSError as error:
+            raise from_system(error, self.path) from error
+        return is_name(name) and name not in RESERVED and os.path.lexists(self.path / name)
 
     @verb
     def list_indexes(self) -> list[str]:
-        with self._lock:
-            self._check_open()
-            if self.path is None:
-                return sorted(name for name, index in self._open.items() if not index.closed)
-            try:
-                return names_in(self.path)
-            except OSError as error:
-                raise from_system(error, self.path) from error
+        self.indexes.check_open()
+        if self.path is None:
+            return sorted(name for name, index in self.indexes.all().items() if not index.closed)
+        try:
+            return names_in(self.path)
+        except OSError as error:
+            raise from_system(error, self.path) from error
 
     @verb
     def describe_indexes(self) -> list[IndexInfo]:
         infos = []
         for name in self.list_indexes():
             try:
-                index = self.index(name)
-                infos.append(IndexInfo(name, index.settings, index.stats()))
+                with self.visiting(name) as index:
+                    infos.append(IndexInfo(name, index.settings, index.stats()))
             except (NotFoundError, ClosedError):  # dropped in the meantime
-                self._check_open()
+                self.indexes.check_open()
             except WhammingError as error:
                 infos.append(IndexInfo(name, error=error))
             except Exception as error:  # whatever a store raises: one broken index must not hide the others
@@ -288,25 +256,49 @@ class Database(DatabaseVerbs):
                 infos.append(IndexInfo(name, error=StorageError(f"unexpected error: {error}")))
         return infos
 
+    @contextlib.contextmanager
+    def visiting(self, name: str) -> Iterator[StoredIndex]:
+        """Use an index for a moment. If it had to be opened for that, close it again."""
+        check_name(name)
+        index = self.indexes.find(name)
+        if index is not None:
+            yield index
+            return
+        with self.indexes.locked(name):
+            index = self._index(name)
+        try:
+            yield index
+        finally:
+            self.indexes.close_if_idle(index)
+
     @verb
     def drop_index(self, name: str) -> None:
+        self.begin_drop(name)()
+
+    def begin_drop(self, name: str) -> Callable[[], None]:
+        """Drop an index, up to the point where its name is free and no crash can bring it back.
+
+        Returns a function that does the rest: it closes the index, which may have to wait for a running merge, and
+        removes its files.
+        """
         check_name(name)
-        with self._locked(name):
+        with self.indexes.locked(name):
             self._check_writable()
-            if name not in self.list_indexes():
+            if not self._exists(name):
                 raise self._not_found(name)
-            with self._lock:
-                opened = self._open.pop(name, None)
+            opened = self.indexes.remove(name)
             if opened is not None:
-                opened.close()
+                opened.abandon()
+            gone = None
             if self.path is not None:
                 gone = self.path / f".{name}.{uuid.uuid4().hex}.dropped"
                 try:
                     (self.path / name).rename(gone)
                     sync(self.path)
                 except OSError as error:
+                    _finish_drop(opened, None)
                     raise from_system(error, self.path) from error
-                remove(gone)
+        return lambda: _finish_drop(opened, gone)
 
     @verb
     def backup(self, path: str | Path) -> None:
@@ -337,63 +329,43 @@ class Database(DatabaseVerbs):
     @verb
     def close(self) -> None:
         with self._closing:
-            with self._lock:
-                self._closed = True  # from now on _locked() refuses
-                locks = list(self._name_locks.values())
-            for lock in locks:
-                with lock:  # wait until no index is being opened, created or dropped
-                    pass
-            with contextlib.ExitStack() as closing:  # closes the rest even if one of them fails
-                if self._writer is not None:
-                    closing.callback(self._writer.release)
-                    self._writer = None
-                while self._open:
-                    closing.callback(self._open.popitem()[1].close)
-                while self._pinned:
-                    os.close(self._pinned.popitem()[1])
-
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        """Hold the lock of an index name, under which the index is opened, created or dropped."""
-        with self._lock:
-            self._check_open()
-            lock = self._name_locks.setdefault(name, threading.RLock())
-        with lock:
-            self._check_open()
-            yield
+            writer, self._writer = self._writer, None
+            self.indexes.close(*([] if writer is None else [writer.release]))
 
     def _not_found(self, name: str) -> NotFoundError:
-        return NotFoundError(f"there is no index {name!r}; there are: {', '.join(self.list_indexes()) or 'none'}")
+        names = self.list_indexes()
+        listed = ", ".join(names[:SHOWN_NAMES]) or "none"
+        more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        return NotFoundError(f"there is no index {name!r}; there are: {listed}{more}")
 
     def _without_stray_files(self) -> list[str]:
         """Return the names of all indexes except stray files, which have nothing to verify or to back up."""
         return [name for name in self.list_indexes() if self.path is None or (self.path / name).is_dir()]
 
     def _check_name_is_free(self, name: str) -> None:
-        if name not in self.list_indexes():
+        if not self._exists(name):
             return
         try:
-            settings = self.index(name).settings
+            settings = self._index(name).settings
         except WhammingError as error:
             raise AlreadyExistsError(
                 f"the index {name!r} already exists but cannot be opened: {error}; drop it, or choose another name"
             ) from error
         raise AlreadyExistsError(f"the index {name!r} already exists, with {settings}")
 
-    def _forget(self, name: str) -> None:
-        """Remove an index from the tables of open indexes. The caller holds ``_lock``."""
-        self._open.pop(name, None)
-        if name in self._pinned:
-            os.close(self._pinned.pop(name))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the database is closed; open it again with whamming.open()")
-
     def _check_writable(self) -> None:
-        self._check_open()
+        self.indexes.check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
+
+
+def _finish_drop(index: StoredIndex | None, gone: Path | None) -> None:
+    try:
+        if index is not None:
+            index.close()
+    finally:
+        if gone is not None:
+            remove(gone)
 
 
 def existing_encoder(
@@ -411,11 +383,11 @@ def existing_encoder(
     ``exist_ok`` is False.
     """
     check_name(name)
-    with database._locked(name):
+    with database.indexes.locked(name):
         database._check_writable()
         if not exist_ok:
             database._check_name_is_free(name)
-        found = database.index(name).encoder if name in database.list_indexes() else None
+        found = database._index(name).encoder if database._exists(name) else None
     if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
         return None
     return found
@@ -461,8 +433,6 @@ def restore(source: str | Path, target: str | Path, progress: Progress | None = 
 
 def refresh_open_indexes(database: Database) -> None:
     """Apply what the writer has written, so that an idle reader does not refer to old pages of its files."""
-    with database._lock:
-        indexes = list(database._open.values())
-    for index in indexes:
+    for index in database.indexes.all().values():
         with contextlib.suppress(WhammingError):  # whoever uses the index gets the error
-            index.snapshot()
+            index.refresh()

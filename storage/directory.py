@@ -41,6 +41,8 @@ MARK: Final = "whamming.json"
 _MARK_BYTES: Final = 1 << 16
 """Maximum size of the marker file; it has less than 100 bytes."""
 _LOCK: Final = "writer.lock"
+RESERVED: Final = (MARK, _LOCK)
+"""Names of files that an index cannot have."""
 DEFAULT_STORE: Final = "lmdb"
 
 Mode = Literal["w", "r"]
@@ -189,7 +191,7 @@ def remove(path: Path) -> None:
 
 def names_in(path: Path) -> list[str]:
     """Return the names of all indexes in a directory, sorted, including stray files that have the name of an index."""
-    return sorted(entry.name for entry in path.iterdir() if is_name(entry.name) and entry.name not in (MARK, _LOCK))
+    return sorted(entry.name for entry in path.iterdir() if is_name(entry.name) and entry.name not in RESERVED)
 
 
 def is_at(directory: int, path: Path) -> bool:

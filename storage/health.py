@@ -21,9 +21,7 @@ def file_problems(database: Database) -> list[str]:
                 problems.append(f"{path} was replaced by another directory; restart the server")
         except OSError as error:
             problems.append(f"{path} cannot be used: {error.strerror}; restore the directory, then restart the server")
-    with database._lock:
-        indexes = dict(database._open)
-    for name, index in indexes.items():
+    for name, index in database.indexes.all().items():
         try:
             index.store.check_files(writing=not database.read_only)
         except WhammingError as error:

@@ -14,7 +14,8 @@
         ├── CorruptStoreError                    damaged files
         ├── IncompleteBackupError                a backup was made, but without broken indexes
         ├── StorageFullError                     no space for a write; nothing was lost
-        └── ClosedError                          used after close()
+        ├── ClosedError                          used after close()
+        └── ProcessLimitError                    too many open files, or no address space
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from pathlib import Path
 from typing import Final
 
 from whamming.native import InvalidArgumentError, WhammingError
+from whamming.storage.process_limits import files_text
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error codes of a full disk, an exceeded quota, and an exceeded limit on the size of a file."""
+
+
+NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
+"""Error codes of too many open files, of the process or of the machine."""
 
 
 class StorageError(WhammingError):
@@ -77,9 +83,15 @@ class ClosedError(StorageError):
     """The database, index or search was closed."""
 
 
+class ProcessLimitError(StorageError):
+    """The process has reached its limit on open files or address space. The message names the limit and the remedy."""
+
+
 def from_system(error: OSError, path: Path) -> StorageError:
     """Convert an operating system error to the storage error that users see."""
     reason = error.strerror or error
+    if error.errno in NO_FILES:
+        return ProcessLimitError(f"{path} cannot be opened: {reason}; {files_text()}")
     if error.errno in NO_ROOM:
         return StorageFullError(f"no space to write to {path}: {reason}; free some space, then write again")
     return StorageError(f"{path} cannot be used: {reason}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
@@ -20,7 +22,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.storage_errors import CorruptStoreError, NoEncoderError, StorageError
+from whamming.storage.storage_errors import ClosedError, CorruptStoreError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
@@ -35,32 +37,116 @@ ENCODER_FILE: Final = "encoder"
 class StoredIndex(IndexVerbs):
     """An index of a database. Any number of threads may use it at once."""
 
-    def __init__(self, name: str, store: Store, encoder: Encoder | None = None) -> None:
-        """Prefer :meth:`Database.index`."""
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        encoder: Encoder | None = None,
+        *,
+        directory: Path | None = None,
+        reopen: Callable[[StoredIndex], None] | None = None,
+    ) -> None:
+        """Prefer :meth:`Database.index`.
+
+        ``directory``: where the store is kept, and the encoder's file. ``reopen``: opens the store again after it was
+        closed for being idle, by calling :meth:`resume`.
+        """
         self.name = name
-        self.store = store
+        self._store: Store | None = store
+        self._settings = store.settings
         self._encoder = encoder
-        self._directory: Path | None = None
+        self._directory = directory
+        self._reopen = reopen
         self.closed = False
         """Whether :meth:`close` was called."""
         self._closing = threading.Lock()
+        self._lock = threading.Lock()
+        self._uses = 0
+        self.used_at = 0.0
+        """When it was used last, by ``time.monotonic()``."""
 
-    @classmethod
-    def at(cls, directory: Path, store: Store) -> StoredIndex:
-        """Wrap a store that is kept in a directory, together with its encoder. Raises CorruptStoreError."""
-        index = cls(directory.name, store, read_encoder(directory, store.settings)[0])
-        index._directory = directory
-        return index
+    @property
+    def store(self) -> Store:
+        """The store. If it was closed for being idle, it is opened again."""
+        while (store := self._store) is None:
+            if self.closed or self._reopen is None:
+                raise ClosedError("the index is closed; open it again with Database.index")
+            self._reopen(self)
+        return store
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[Store]:
+        """Use the store. It is not closed for being idle meanwhile."""
+        self.touch()
+        while True:
+            self.store  # noqa: B018 - opens it if necessary
+            with self._lock:
+                store = self._store
+                if store is not None:
+                    self._uses += 1
+                    break
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._uses -= 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open, so that nobody has to wait until it is."""
+        return self._store is not None and not self.closed
+
+    def touch(self) -> None:
+        """Note that the index is in use."""
+        self.used_at = time.monotonic()
+
+    def pause(self) -> Store | None:
+        """Let go of the store if it is idle, and return it; the caller closes it."""
+        with self._lock:
+            store = self._store
+            if store is None or self.closed or self._reopen is None or self._uses or getattr(store, "is_busy", False):
+                return None
+            self._store = self._encoder = None
+            return store
+
+    def resume(self, store: Store) -> None:
+        """Use a store again, after :meth:`pause`. Closes it and raises an error if it is not the same index."""
+        try:
+            if store.settings != self._settings:
+                raise ClosedError("the index was dropped; open it again with Database.index")
+            self.read_encoder()
+            with self._lock:
+                self._store = store
+            if self.closed:
+                raise ClosedError("the index is closed; open it again with Database.index")
+        except BaseException:
+            store.close()
+            raise
+
+    def read_encoder(self) -> None:
+        """Read the encoder from its file. Raises CorruptStoreError."""
+        assert self._directory is not None
+        self._encoder = read_encoder(self._directory, self._settings)[0]
+
+    def refresh(self) -> None:
+        """Apply what another process has written, if the index is open. This does not count as a use."""
+        store = self._store
+        if store is not None:
+            store.snapshot()
 
     @property
     @verb
     def settings(self) -> IndexSettings:
-        return self.store.settings
+        return self._settings
 
     @property
     @verb
     def encoder(self) -> Encoder | None:
-        return self._encoder
+        if self._settings.encoder is None:
+            return None
+        while (encoder := self._encoder) is None:
+            self.store  # noqa: B018 - opens it again, together with the encoder
+        return encoder
 
     @verb
     def __enter__(self) -> Self:
@@ -72,7 +158,7 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def __len__(self) -> int:
-        return len(self.store.snapshot())
+        return len(self.snapshot())
 
     @verb
     def count(self) -> int:
@@ -129,7 +215,8 @@ class StoredIndex(IndexVerbs):
     def _write(self, batch: WriteBatch, durability: Durability | None) -> int:
         if durability is not None:
             check_choice("durability", durability, ("fsync", "async"))
-        return self.store.write(batch, durability)
+        with self._using() as store:
+            return store.write(batch, durability)
 
     @verb
     def get(self, ids: ArrayLike) -> Items:
@@ -137,7 +224,8 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def snapshot(self) -> Snapshot:
-        return self.store.snapshot()
+        with self._using() as store:
+            return store.snapshot()
 
     @verb
     def scan(self, size: int = 10_000, *, after: int | None = None) -> Iterator[Rows]:
@@ -268,23 +356,28 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def flush(self) -> None:
-        self.store.flush()
+        with self._using() as store:
+            store.flush()
 
     @verb
     def seal(self, progress: Progress | None = None) -> None:
-        self.store.seal(progress)
+        with self._using() as store:
+            store.seal(progress)
 
     @verb
     def compact(self, progress: Progress | None = None) -> None:
-        self.store.compact(progress)
+        with self._using() as store:
+            store.compact(progress)
 
     @verb
     def stats(self) -> StoreStats:
-        return self.store.stats()
+        with self._using() as store:
+            return store.stats()
 
     @verb
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        report = self.store.verify(progress)
+        with self._using() as store:
+            report = store.verify(progress)
         if self._directory is None or self.encoder is None:
             return report
         try:
@@ -295,7 +388,8 @@ class StoredIndex(IndexVerbs):
 
     @verb
     def backup(self, path: Path) -> None:
-        self.store.backup(path)
+        with self._using() as store:
+            store.backup(path)
         if self.encoder is not None:
             self.encoder.save(path / ENCODER_FILE)
 
@@ -303,7 +397,15 @@ class StoredIndex(IndexVerbs):
     def close(self) -> None:
         self.closed = True
         with self._closing:
-            self.store.close()
+            if self._store is not None:
+                self._store.close()
+
+    def abandon(self) -> None:
+        """Stop soon and save nothing more, because the index was dropped. Call :meth:`close` afterwards."""
+        self.closed = True
+        abandon: Callable[[], None] | None = getattr(self._store, "abandon", None)
+        if abandon is not None:
+            abandon()
 
 
 def read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -27,6 +28,11 @@ from whamming.wire.fields import FieldError, in_field
 PAGE: Final = 100
 """Default number of indexes per page."""
 MAX_PAGE: Final = 1000
+PAGE_SECONDS: Final = 1.0
+"""A page ends after this time, so that it does not keep a thread from other calls."""
+PAGE_BYTES: Final = 1 << 20
+"""A page ends when it has this many bytes. An index adds at most some 10 KiB to that, and gRPC clients accept 4 MiB by
+default."""
 PROGRESS_SECONDS: Final = 0.2
 
 
@@ -91,25 +97,14 @@ class IndexService:
         if size > MAX_PAGE:
             raise FieldError("page_size", f"page_size = {size}; at most {MAX_PAGE}, or 0 for {PAGE}")
 
-        def page() -> index_pb2.ListIndexesResponse:
-            database = self._storage.database
-            names = [name for name in database.list_indexes() if name > request.page_token]
-            listed = names[:size]
-            indexes = []
-            for name in listed:
-                with contextlib.suppress(NotFoundError, ClosedError):  # deleted in the meantime
-                    indexes.append(_listed(database, name))
-            more = listed[-1] if len(names) > size else ""
-            return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=more)
-
-        return await self._storage.run(page)
+        return await self._storage.run(_page, self._storage.database, request, size)
 
     async def DeleteIndex(  # noqa: N802
         self, request: index_pb2.DeleteIndexRequest, context: Context
     ) -> index_pb2.DeleteIndexResponse:
         if not request.name:
             raise FieldError("name", "name is empty; give the name of an index")
-        await self._storage.run(self._storage.database.drop_index, request.name)
+        await self._storage.drop(request.name)
         return index_pb2.DeleteIndexResponse()
 
     async def SealIndex(  # noqa: N802
@@ -162,10 +157,29 @@ def _description(index: StoredIndex) -> index_pb2.Index:
     return index_message(index.name, index.settings, index.encoder, index.stats())
 
 
+def _page(database: Database, request: index_pb2.ListIndexesRequest, size: int) -> index_pb2.ListIndexesResponse:
+    """Return a page of at most ``size`` indexes, or fewer if describing them takes too much time or space."""
+    names = [name for name in database.list_indexes() if name > request.page_token]
+    page = index_pb2.ListIndexesResponse()
+    end, left = time.monotonic() + PAGE_SECONDS, PAGE_BYTES
+    for number, name in enumerate(names[:size], 1):
+        if request.names_only:
+            page.indexes.add(name=name)
+        else:
+            with contextlib.suppress(NotFoundError, ClosedError):  # deleted in the meantime
+                page.indexes.append(_listed(database, name))
+                left -= page.indexes[-1].ByteSize()
+        if number == size or left <= 0 or (page.indexes and time.monotonic() >= end):
+            page.next_page_token = name if number < len(names) else ""
+            break
+    return page
+
+
 def _listed(database: Database, name: str) -> index_pb2.Index:
     """Describe an index, or say why it cannot be opened. Raises NotFoundError and ClosedError only."""
     try:
-        return _description(database.index(name))
+        with database.visiting(name) as index:
+            return _description(index)
     except (NotFoundError, ClosedError):
         raise
     except Exception as error:  # one broken index must not hide the others

@@ -16,7 +16,7 @@ T = TypeVar("T")
 BLOCKING_THREADS: Final = 16
 """Threads for reads and writes. Concurrent writes share a commit."""
 SLOW_THREADS: Final = 2
-"""Threads for seals and compactions."""
+"""Threads for seals and compactions, and as many to finish the merges of dropped indexes."""
 
 
 class StorageThreads:
@@ -27,6 +27,7 @@ class StorageThreads:
         self._opener = opener or IndexOpener(database)
         self._threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="whamming-storage")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-maintain")
+        self._dropping_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-drop")
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function in a thread."""
@@ -35,6 +36,11 @@ class StorageThreads:
     async def run_long(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function that may take minutes, in a separate thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, call, *args)
+
+    async def drop(self, name: str) -> None:
+        """Drop an index. The rest of the work is done even if the caller is cancelled."""
+        finishing = await self.run(lambda: self._dropping_threads.submit(self.database.begin_drop(name)))
+        await asyncio.shield(asyncio.wrap_future(finishing))
 
     async def index(self, name: str, field: str = "index") -> StoredIndex:
         """Return an index by name. ``field`` is the request field named in errors."""
@@ -52,3 +58,4 @@ class StorageThreads:
         self._opener.close()
         self._threads.shutdown()
         self._slow_threads.shutdown(cancel_futures=True)
+        self._dropping_threads.shutdown()

@@ -105,7 +105,7 @@ class Searcher:
     def _is_ready(self, query: Query) -> bool:
         """Return whether a query can be searched without blocking: its snapshot needs no lock and no file access."""
         index = self._indexes.get(query.request.index)
-        return index is not None and not index.closed and getattr(index.store, "is_ready", False)
+        return index is not None and index.is_open and getattr(index.store, "is_ready", False)
 
     def resume(self, queries: Sequence[Query]) -> None:
         """Resume blocked queries of one call."""
@@ -239,7 +239,7 @@ class Searcher:
         if not name:
             raise FieldError("index", "index is empty; give the name of an index")
         index = self._indexes.get(name)
-        if index is None or index.closed or self._database.read_only:  # the writer process may have replaced it
+        if index is None or not index.is_open or self._database.read_only:  # the writer process may have replaced it
             with in_field("index"):
                 index = self._database.find_open(name)
         return index

@@ -37,6 +37,8 @@ class SnapshotLease:
 
     def check_growth(self) -> None:
         """Make the lease stale if too much of the file has become obsolete. Called about once per second."""
+        if not self._index.is_open:  # so nobody writes to it
+            return
         total, used = self._index.store.file_sizes()
         if self._obsolete is None:
             self._obsolete = total - used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -12,10 +13,9 @@ from typing import IO, Any, ClassVar, Final
 import lmdb
 
 from whamming.storage.files.locks import PRIVATE_FILE, try_lock, unlock
+from whamming.storage.process_limits import LARGE_MAP, LARGE_MAPS, SMALL_FILE, SMALL_MAP
 from whamming.storage.storage_errors import ClosedError, StorageError, WriterBusyError
 
-MAP_SIZE: Final = 1 << 40
-"""Bytes of address space, not of memory or disk. It is constant, because changing it would move pages in use."""
 MAX_READERS: Final = 1022
 _LOCK_BYTES: Final = 64 << 10
 """Size of the lock file for MAX_READERS."""
@@ -45,7 +45,18 @@ class Environment:
             _allocate_lock_file(path)
         else:
             self._lock_for_reading = lock_data_file(path, shared=True)
-        self.env = _open(path, readonly=read_only, create=not read_only, lock=lock)
+        self.env = self._mapped(path, readonly=read_only, create=not read_only, lock=lock)
+
+    def _mapped(self, path: Path, **options: Any) -> Any:
+        """Open the file with a large map, or a small one if the file is small and many are mapped."""
+        large = len(self._opened) < LARGE_MAPS or (path / "data.mdb").stat().st_size > SMALL_FILE
+        if large:
+            try:
+                return _open(path, LARGE_MAP, **options)
+            except lmdb.Error as error:
+                if os.strerror(errno.ENOMEM) not in str(error):
+                    raise
+        return _open(path, SMALL_MAP, **options)
 
     @classmethod
     def shared(cls, path: Path, user: object, *, read_only: bool) -> Environment:
@@ -79,7 +90,7 @@ class Environment:
         """
         with cls._lock:
             _allocate_lock_file(path)
-            return _open(path)
+            return _open(path, SMALL_MAP)
 
     def hold(self, user: object) -> None:
         """Keep the file open until the user calls :meth:`release`."""
@@ -129,8 +140,9 @@ def lock_data_file(path: Path, *, shared: bool) -> IO[bytes]:
     )
 
 
-def _open(path: Path, **options: bool) -> Any:
-    return lmdb.open(str(path), map_size=MAP_SIZE, max_readers=MAX_READERS, mode=PRIVATE_FILE, lib_version=0, **options)
+def _open(path: Path, map_size: int, **options: Any) -> Any:
+    options = {"map_size": map_size, "max_readers": MAX_READERS, "mode": PRIVATE_FILE, "lib_version": 0, **options}
+    return lmdb.open(str(path), **options)
 
 
 def _allocate_lock_file(path: Path) -> None:

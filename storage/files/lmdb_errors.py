@@ -13,7 +13,15 @@ from typing import Final
 import lmdb
 
 from whamming.storage.files import environment
-from whamming.storage.storage_errors import NO_ROOM, CorruptStoreError, StorageError, StorageFullError
+from whamming.storage.process_limits import LARGE_MAPS, files_text, memory_text
+from whamming.storage.storage_errors import (
+    NO_FILES,
+    NO_ROOM,
+    CorruptStoreError,
+    ProcessLimitError,
+    StorageError,
+    StorageFullError,
+)
 
 _NOT_A_FILE: Final = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESPIPE, errno.ENODEV, errno.EINVAL)
 """Error codes of directories, named pipes, sockets, devices and looping links."""
@@ -33,9 +41,17 @@ def translated(error: Exception, path: Path) -> StorageError:
     text = str(error)
     if isinstance(error, OSError) and error.errno in _NOT_A_FILE:
         return CorruptStoreError(f"{path} has something else in place of a file: {text}; restore a backup")
-    full = isinstance(error, lmdb.MapFullError) or any(os.strerror(code) in text for code in NO_ROOM)
+    if isinstance(error, lmdb.MapFullError):
+        return StorageFullError(
+            f"{path} has outgrown its map ({text}); close the index and open it again while fewer than {LARGE_MAPS} are open"
+        )
+    full = any(os.strerror(code) in text for code in NO_ROOM)
     if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB reports a short write as EIO
         return StorageFullError(f"no space to write to {path}: {text}; free some space, then write again")
+    if any(os.strerror(code) in text for code in NO_FILES):
+        return ProcessLimitError(f"{path} cannot be opened: {text}; {files_text()}")
+    if os.strerror(errno.ENOMEM) in text:
+        return ProcessLimitError(f"{path} cannot be mapped: {text}; {memory_text()}")
     if isinstance(error, lmdb.ReadersFullError):
         return StorageError(
             f"{path}: all {environment.MAX_READERS} reader slots are taken; release old snapshots, or stop other "

@@ -21,8 +21,12 @@ RETRY_SECONDS = 1.0
 """After an error, a task pauses for this time before it runs again."""
 
 
+IDLE_SECONDS = 10.0
+"""The thread of a task ends if the task was not requested for this time."""
+
+
 class BackgroundTask:
-    """A task that runs in its own thread, which starts with the first request."""
+    """A task that runs in its own thread, which starts with a request, and ends if there are none for a while."""
 
     def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
         """``delay``: seconds between a request and the run. Requests that arrive in between share the run.
@@ -61,6 +65,11 @@ class BackgroundTask:
             self._condition.wait_for(lambda: self._stopped or not (self._wanted or self._running), timeout)
             self.waiting -= 1
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is wanted or under way."""
+        return self._wanted or self._running
+
     def _request(self) -> None:
         if self._wanted or self._stopped:
             return
@@ -78,8 +87,9 @@ class BackgroundTask:
 
     def join(self) -> None:
         """Wait for the thread to end."""
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _work(self) -> None:
         while self._wait_for_request():
@@ -88,6 +98,8 @@ class BackgroundTask:
             except ClosedError:
                 return
             except Exception:
+                if self._stopped:  # the index was dropped meanwhile
+                    return
                 when = f"in {RETRY_SECONDS:g} s" if self._retry else "after the next write"
                 log.exception("%s failed; it is retried %s", self._name, when)
                 with self._condition:
@@ -99,8 +111,11 @@ class BackgroundTask:
                 self._condition.notify_all()
 
     def _wait_for_request(self) -> bool:
+        """Wait for a request. Returns False if the thread has to end, also if there was none for IDLE_SECONDS."""
         with self._condition:
-            self._condition.wait_for(lambda: self._stopped or self._wanted)
+            if not self._condition.wait_for(lambda: self._stopped or self._wanted, IDLE_SECONDS):
+                self._thread = None  # the next request starts another
+                return False
             if self._delay:
                 self._condition.wait_for(lambda: self._stopped, self._delay)
             self._wanted = False
@@ -115,6 +130,12 @@ def at_low_priority(build: Callable[[], T]) -> T:
     """
     with ThreadPoolExecutor(1, "whamming-build", initializer=_lower_priority) as thread:
         return thread.submit(build).result()
+
+
+def background_threads() -> int:
+    """Return how many threads a background build uses; half of the cores are left to searches."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)
 
 
 def _lower_priority() -> None:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError
 from whamming.storage.store import maintenance
-from whamming.storage.store.background import BackgroundTask, at_low_priority
+from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads
 from whamming.storage.store.contents import Change, Contents
 from whamming.storage.store.faults import point
 from whamming.storage.store.group_commit import GroupCommit, QueuedWrite
@@ -75,13 +74,14 @@ class SegmentedStore:
         self._maintaining = threading.Lock()
         self._writing = threading.Lock()
         self._changing = threading.Lock()
-        self._closed = False
+        self._closed = self._abandoned = False
         self._last_snapshot = -math.inf
         self._unsaved: list[WriteBatch] = []
         self._group_commit = GroupCommit(self._writing, self._commit)
         self._saver = BackgroundTask("whamming-save", self.flush, delay=ASYNC_SECONDS, retry=True)
         self._merger = BackgroundTask("whamming-merge", self._merge_runs)
         self._maintainer = BackgroundTask("whamming-maintain", self.maintain)
+        self._tasks = (self._saver, self._merger, self._maintainer)
         self._writes = self._commits = self._seals = self._compactions = 0
         try:
             state = journal.load()
@@ -246,7 +246,7 @@ class SegmentedStore:
         """Seal the delta if it is large, then merge segments until no tier is full and few items are dead."""
         with self._maintaining:
             if maintenance.should_seal(self._contents.delta_rows, self._contents.delta_bytes):
-                self._seal(None, threads=_background_threads())
+                self._seal(None, threads=background_threads())
             while True:
                 with self._changing:
                     self._check_open()
@@ -254,7 +254,7 @@ class SegmentedStore:
                 chosen = maintenance.choose_merge(self._contents.sealed, self._max_rows)
                 if not chosen:
                     return
-                self._merge(chosen, None, threads=_background_threads())
+                self._merge(chosen, None, threads=background_threads())
 
     def _seal(self, progress: Progress | None, threads: int | None = None) -> None:
         with self._writing:
@@ -293,6 +293,7 @@ class SegmentedStore:
             return Segment.build(self.settings, rows, threads=threads, progress=progress) if len(rows) else None
 
         new = build() if threads is None else at_low_priority(build)
+        self._check_open()  # before it is written to a file that was dropped
         point("built")
         made = LivePart(new, self._journal.store(new)) if new is not None else None
         point("stored")
@@ -364,8 +365,7 @@ class SegmentedStore:
 
     def stats(self) -> StoreStats:
         """Return statistics."""
-        snapshot = self.snapshot()
-        contents = self._contents
+        snapshot, contents = self.snapshot(), self._contents
         sizes = self._journal.sizes()
         if sizes is None:
             sizes = 0, sum(part.segment.nbytes for part in (*contents.sealed, *contents.frozen, *contents.runs))
@@ -388,7 +388,7 @@ class SegmentedStore:
         """Return the size of the files and how much of it is in use, in bytes; zeros without files."""
         try:
             return self._journal.sizes() or (0, 0)
-        except StorageError:  # the index was dropped while it was searched, or its files are lost
+        except StorageError:  # the index was dropped meanwhile, or its files are lost
             return 0, 0
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
@@ -403,42 +403,46 @@ class SegmentedStore:
             self.flush()
         self._journal.backup(path, self.snapshot())
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether closing would have to wait for a seal or a merge."""
+        return self._maintaining.locked() or self._merger.is_busy or self._maintainer.is_busy
+
+    def abandon(self) -> None:
+        """Fail everything that is still to come, and save nothing more: the index was dropped. Does not wait."""
+        self._abandoned = True
+        for task in self._tasks:
+            task.stop()
+
     def close(self) -> None:
         """Finish running operations and release all resources. Closing twice is allowed."""
         with self._closing:
             if self._closed:
                 return
-            tasks = (self._saver, self._merger, self._maintainer)
             try:
                 with self._writing:  # no write may happen between the last commit and closing
                     try:
-                        if not self.read_only:
+                        if not self.read_only and not self._abandoned:
                             self._commit()
                     finally:
                         self._closed = True
-                        for task in tasks:
+                        for task in self._tasks:
                             task.stop()
             finally:
-                for task in tasks:
+                for task in self._tasks:
                     task.join()
                 with self._maintaining, self._writing, self._changing:
                     self._contents = Contents(self.settings)
                     self._journal.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed or self._abandoned:
             raise ClosedError("the index is closed; open it again with Database.index")
 
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
-
-
-def _background_threads() -> int:
-    """Return how many threads a background build uses; half of the cores are left to searches."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2)
 
 
 def _with_change(contents: Contents, change: Change) -> tuple[Contents, int]:

@@ -68,6 +68,9 @@ samples whose sums and products overflow."""
 STEP_CELLS: Final = 1 << 16
 """About how many products one step of a projection computes: a fraction of a millisecond, and a megabyte."""
 
+MAX_ROUNDS: Final = 1000
+"""The largest number of rounds in the training of an encoder. Descriptions of indexes list the errors of all rounds."""
+
 _header = struct.Struct("<4sIII")
 _UNIT: Final = 2.0**-24
 _LARGEST: Final = 2.0**126
@@ -340,6 +343,8 @@ class Encoder:
         training = Training(int(values["samples"]), tuple(map(float, values["errors"])), bool(values["converged"]))
         if not 0 <= training.samples < 2**64 or not all(map(math.isfinite, training.errors)):
             raise ValueError(f"samples = {training.samples}, errors = {training.errors[:3]}")
+        if training.rounds > MAX_ROUNDS:
+            raise ValueError(f"{training.rounds} rounds; at most {MAX_ROUNDS} are possible")
         centred, matrix, expected = bool(values["centred"]), arrays.get("matrix"), arrays.get("expected")
         return cls(kind, dim, bits, centred, matrix, arrays["offsets"], expected, training)
 

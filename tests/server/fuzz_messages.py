@@ -106,7 +106,8 @@ class Messages(Faults):
         """For ListIndexes."""
         rng = self.rng
         token = rng.choice(("", "", "control", "fuzz-c", "zzz", rng.choice(ODD_NAMES)))
-        return index_pb2.ListIndexesRequest(page_size=rng.choice((0, 1, 2, 1000, 1001, 2**32 - 1)), page_token=token)
+        size = rng.choice((0, 1, 2, 1000, 1001, 2**32 - 1))
+        return index_pb2.ListIndexesRequest(page_size=size, page_token=token, names_only=self.chance(0.3))
 
     # -- items ------------------------------------------------------------------------------------------------------
 

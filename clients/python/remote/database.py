@@ -96,17 +96,17 @@ class Database(AsyncDatabaseVerbs):
 
     @verb
     async def list_indexes(self) -> list[str]:
-        return [index.name for index in await self._listed()]
+        return [index.name for index in await self._listed(names_only=True)]
 
     @verb
     async def describe_indexes(self) -> list[IndexInfo]:
-        return [info_of(index) for index in await self._listed()]
+        return [info_of(index) for index in await self._listed(names_only=False)]
 
-    async def _listed(self) -> list[index_pb2.Index]:
+    async def _listed(self, *, names_only: bool) -> list[index_pb2.Index]:
         indexes: list[index_pb2.Index] = []
         token = ""
         while True:
-            request = index_pb2.ListIndexesRequest(page_size=1000, page_token=token)
+            request = index_pb2.ListIndexesRequest(page_size=1000, page_token=token, names_only=names_only)
             page = await self._retries.run(lambda request=request: self._indexes.ListIndexes(request))  # type: ignore[misc]
             indexes += page.indexes
             token = page.next_page_token
