@@ -43,7 +43,8 @@ def translated(error: Exception, path: Path) -> StorageError:
         return CorruptStoreError(f"{path} has something else in place of a file: {text}; restore a backup")
     if isinstance(error, lmdb.MapFullError):
         return StorageFullError(
-            f"{path} has outgrown its map ({text}); close the index and open it again while fewer than {LARGE_MAPS} are open"
+            f"{path} has outgrown its map ({text}); close the index, and open it again while fewer than {LARGE_MAPS} "
+            "others are open"
         )
     full = any(os.strerror(code) in text for code in NO_ROOM)
     if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB reports a short write as EIO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,8 +77,6 @@ def test_listing_opens_nothing(path: Path, workers: int) -> None:
 def test_a_server_with_few_files_serves_many_indexes(path: Path) -> None:
     """It used to fail, with all its calls, at the first index that it could not open."""
     with ServerProcess(path) as server:
-        import resource
-
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (200, 4096))
         with whamming.connect(server.address) as database:
             for number, name in enumerate(names_of(COUNT)):
@@ -112,8 +111,8 @@ def test_descriptions_are_small() -> None:
     offsets = np.zeros(2, dtype=np.float32)
     large = Encoder("itq", 2, 2, True, matrix, offsets, None, Training(1, (1.0,) * 100_000))
     with ServerProcess() as server, server.stubs() as stubs:
+        request = index_pb2.CreateIndexRequest(name="docs", fitted_encoder=large.to_bytes())
         with pytest.raises(grpc.RpcError) as caught:
-            request = index_pb2.CreateIndexRequest(name="docs", fitted_encoder=large.to_bytes())
             stubs.indexes.CreateIndex(request)
         assert details_of(caught.value).field == "fitted_encoder"
         server.check_log()
