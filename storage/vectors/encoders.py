@@ -263,13 +263,14 @@ class Encoder:
         check_choice("costs", chosen, get_args(Form))
         if weights is not None and chosen != "symmetric":
             raise InvalidArgumentError(f"costs = {chosen!r} with weights; weights need costs='symmetric'")
-        if chosen == "asymmetric" and self.expected is None:
+        expected = self.expected
+        if chosen == "asymmetric" and expected is None:
             raise InvalidArgumentError(
                 f"costs = 'asymmetric', but {self!r} was fitted without a sample; fit it to one, or use 'inner'"
             )
         projected = yield from self.projecting(vectors)
-        if chosen == "asymmetric":
-            return shortened((projected[..., None] - self.expected) ** 2)
+        if chosen == "asymmetric" and expected is not None:
+            return shortened((projected[..., None] - expected) ** 2)
         if chosen == "inner":
             return shortened(np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1))
         each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)

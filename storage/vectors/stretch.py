@@ -94,7 +94,7 @@ def _largest_eigenvalue(tiles: Tiles) -> Steps[float]:
 
 def _is_below(tiles: Tiles, top: float) -> Steps[bool]:
     """Return whether all eigenvalues are below ``top``: whether top I - G has a Cholesky decomposition L."""
-    rows: dict[int, list[NDArray[np.float64]]] = defaultdict(list)  # the tiles of L, by row
+    rows: dict[int, list[NDArray[Any]]] = defaultdict(list)  # the tiles of L, by row
     for (row, column), tile in tiles.items():
         rest = -tile
         if row == column:

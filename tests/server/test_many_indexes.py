@@ -26,6 +26,7 @@ from whamming.v1 import index_pb2
 from whamming.v1.index_pb2 import ListIndexesRequest
 
 COUNT = 250
+NO_CALL: Any = None
 
 
 def names_of(count: int) -> list[str]:
@@ -36,7 +37,7 @@ def names_of(count: int) -> list[str]:
 def path(tmp_path: Path) -> Path:
     with whamming.open(tmp_path / "db") as database:
         for number, name in enumerate(names_of(COUNT)):
-            database.create_index(name, bits=8).upsert([number], np.uint8([[number]]))
+            database.create_index(name, bits=8).upsert([number], np.array([[number]], dtype=np.uint8))
     return tmp_path / "db"
 
 
@@ -70,7 +71,7 @@ def test_listing_opens_nothing(path: Path, workers: int) -> None:
             infos = database.describe_indexes()
             assert [(info.name, info.stats and info.stats.items) for info in infos] == [(n, 1) for n in names_of(COUNT)]
             assert maps_of(server) == 0, "they are closed again"
-            assert database.index("index00007").search(np.uint8([0])).next(1)[0].tolist() == [7]
+            assert database.index("index00007").search(np.array([0], dtype=np.uint8)).next(1)[0].tolist() == [7]
             assert maps_of(server) == 1
 
 
@@ -80,7 +81,9 @@ def test_a_server_with_few_files_serves_many_indexes(path: Path) -> None:
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (200, 4096))
         with whamming.connect(server.address) as database:
             for number, name in enumerate(names_of(COUNT)):
-                assert database.index(name).search(np.uint8([number]), k=1).next(1)[0].tolist() == [number]
+                assert database.index(name).search(np.array([number], dtype=np.uint8), k=1).next(1)[0].tolist() == [
+                    number
+                ]
         assert server.usage().files < 200
         server.check_log()
 
@@ -96,7 +99,7 @@ async def test_pages_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
                 patch.setattr(index_service, limit, value)
                 token, found = "", []
                 for _ in range(10):
-                    page = await service.ListIndexes(ListIndexesRequest(page_token=token), None)
+                    page = await service.ListIndexes(ListIndexesRequest(page_token=token), NO_CALL)
                     assert len(page.indexes) == 1
                     found.append(page.indexes[0].name)
                     token = page.next_page_token
@@ -154,7 +157,7 @@ async def test_deleting_indexes_in_mid_merge_holds_up_nobody(tmp_path: Path) -> 
         storage = StorageThreads(database)
         service = IndexService(storage, FitQueue())
         deletes = [
-            asyncio.ensure_future(service.DeleteIndex(index_pb2.DeleteIndexRequest(name=f"docs{number}"), None))
+            asyncio.ensure_future(service.DeleteIndex(index_pb2.DeleteIndexRequest(name=f"docs{number}"), NO_CALL))
             for number in range(20)
         ]
         while database.list_indexes() != ["other"]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,33 +19,42 @@ from whamming import Database, Encoder, StoredIndex
 from whamming.server.rpc.storage_threads import BLOCKING_THREADS, StorageThreads
 from whamming.server.search.opening import OPENING_THREADS
 from whamming.storage import NotFoundError
+from whamming.storage.open_indexes import OpenIndexes
+from whamming.storage.store.protocol import backend
 from whamming.v1 import error_pb2
 from whamming.v1.search_pb2 import END_REASON_CANCELLED, END_REASON_COMPLETE, END_REASON_FAILED, QueryOptions
 
 ONE = QueryOptions(k=1)
 
 
-class GatedDatabase(Database):
-    """A database whose index "slow" opens only after the gate was opened. So it takes as long as a test wants."""
+class GatedIndexes(OpenIndexes):
+    """Opens the index "slow" only after the gate was opened. So it takes as long as a test wants."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.gate = threading.Event()
         self.openings = 0
 
-    def _open_index(self, name: str) -> StoredIndex:
-        if name.startswith("slow"):
+    def open(self, name: str) -> StoredIndex:
+        if name == "slow":
             self.openings += 1
             assert self.gate.wait(PATIENCE)
-        return super()._open_index(name)
+        return super().open(name)
+
+
+class GatedDatabase(Database):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "lmdb", read_only=False)
+        self.indexes = self.gated = GatedIndexes(path, backend("lmdb"), read_only=False)
+        self.gate = self.gated.gate
 
 
 @pytest.fixture
-def gated(tmp_path: Any) -> Iterator[GatedDatabase]:
+def gated(tmp_path: Path) -> Iterator[GatedDatabase]:
     with whamming.open(tmp_path / "db") as database:
         for name in ("docs", "slow"):
-            database.create_index(name, bits=8).upsert([1, 2], np.uint8([[0], [255]]))
-    with GatedDatabase(tmp_path / "db", "lmdb", read_only=False) as database:
+            database.create_index(name, bits=8).upsert([1, 2], np.array([[0], [255]], dtype=np.uint8))
+    with GatedDatabase(tmp_path / "db") as database:
         yield database
         database.gate.set()
 
@@ -69,7 +79,7 @@ async def test_workers_do_not_wait_for_an_index_to_be_opened(gated: GatedDatabas
         gated.gate.set()
         await slow.finish()
         assert [slow[i].ids for i in range(5)] == [[1]] * 5
-        assert gated.openings == 1
+        assert gated.gated.openings == 1
 
 
 async def test_a_query_that_waits_for_its_index_can_be_cancelled(gated: GatedDatabase) -> None:
@@ -128,7 +138,7 @@ async def test_other_calls_do_not_wait_for_an_index_to_be_opened(gated: GatedDat
         done = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(done[0], asyncio.CancelledError)
         assert {id(index) for index in done[1:]} == {id(gated.index("slow"))}
-        assert gated.openings == 1
+        assert gated.gated.openings == 1
         assert OPENING_THREADS < BLOCKING_THREADS
     finally:
         await asyncio.to_thread(storage.close)
@@ -140,7 +150,7 @@ async def test_other_calls_do_not_wait_for_an_index_to_be_opened(gated: GatedDat
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     matrix = np.random.default_rng(0).standard_normal((16_384, 256), dtype=np.float32)
-    return Encoder("lsh", *matrix.shape, False, matrix, np.zeros(256, dtype=np.float32), None)
+    return Encoder("lsh", 16_384, 256, False, matrix, np.zeros(256, dtype=np.float32), None)
 
 
 @pytest.fixture

@@ -27,12 +27,14 @@ COUNT = 60
 def fill(database: Database, count: int = COUNT) -> list[str]:
     names = [f"index{number:04}" for number in range(count)]
     for number, name in enumerate(names):
-        database.create_index(name, bits=8).upsert([number], np.uint8([[number % 256]]), durability="async")
+        database.create_index(name, bits=8).upsert(
+            [number], np.array([[number % 256]], dtype=np.uint8), durability="async"
+        )
     return names
 
 
 def nearest(database: Database, name: str) -> int:
-    return next(database.index(name).search(np.uint8([0]))).id
+    return next(database.index(name).search(np.array([0], dtype=np.uint8))).id
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_closed_and_dropped_indexes_stay_closed(database: Database) -> None:
     assert not dropped.is_open
     closed.close()
     database.drop_index("dropped")
-    database.create_index("dropped", bits=8).upsert([1], np.uint8([[1]]))
+    database.create_index("dropped", bits=8).upsert([1], np.array([[1]], dtype=np.uint8))
     for index in (closed, dropped):
         with pytest.raises(ClosedError):
             index.count()
@@ -148,7 +150,7 @@ def test_threads_use_more_indexes_than_may_be_open(database: Database) -> None:
         rng = np.random.default_rng(seed)
         for number in rng.integers(0, len(names), 60).tolist():
             if seed % 2:
-                handles[number].upsert([1000 + seed], np.uint8([[255]]), durability="async")
+                handles[number].upsert([1000 + seed], np.array([[255]], dtype=np.uint8), durability="async")
             assert nearest(database, names[number]) == number
         return seed
 
@@ -169,7 +171,7 @@ def test_reading_processes_close_idle_indexes_too(persistent: Place) -> None:
             for name in names:
                 nearest(reader, name)
             assert len(reader.indexes) <= 5
-            writer.index(names[0]).upsert([100], np.uint8([[0]]))
+            writer.index(names[0]).upsert([100], np.array([[0]], dtype=np.uint8))
             assert kept.count() == 2, "it is opened again, with the newest items"
 
 
@@ -205,7 +207,7 @@ def test_dropped_indexes_in_mid_merge_hold_up_nobody(persistent: Place) -> None:
         dropping = threads.submit(database.drop_index, "docs")
         wait_until(lambda: database.list_indexes() == [])
         again = database.create_index("docs", bits=8)
-        again.upsert([1], np.uint8([[1]]))
+        again.upsert([1], np.array([[1]], dtype=np.uint8))
         assert database.index("docs").count() == 1
         assert not dropping.done()
         go_on.set()

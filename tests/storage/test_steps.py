@@ -110,7 +110,7 @@ def test_projections_do_not_depend_on_the_steps(dim: int, bits: int, cells: int,
 def large_encoder() -> Encoder:
     """Return an encoder of 16,384 x 256 numbers. Fitting one would take longer."""
     matrix = np.random.default_rng(0).standard_normal((16_384, 256), dtype=np.float32)
-    return Encoder("lsh", *matrix.shape, False, matrix, np.zeros(256, dtype=np.float32), None)
+    return Encoder("lsh", 16_384, 256, False, matrix, np.zeros(256, dtype=np.float32), None)
 
 
 def test_a_large_projection_takes_many_steps_and_little_memory() -> None:
@@ -170,7 +170,7 @@ def search_fully(docs: StoredIndex, vectors: Any, row: int) -> list[int]:
     kept = docs.get(np.arange(len(vectors))).vectors
     assert kept is not None
     distances = np.linalg.norm(kept.astype(np.float64) - vectors[row], axis=1)
-    return np.argsort(distances, kind="stable").tolist()
+    return list(map(int, np.argsort(distances, kind="stable")))
 
 
 def test_chunks_of_long_vectors_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
