@@ -21,10 +21,12 @@ from whamming.server.rpc.fit_queue import FitQueue
 from whamming.server.rpc.forwarding import Forwarding
 from whamming.server.rpc.index_service import IndexService
 from whamming.server.rpc.item_service import ItemService
+from whamming.server.rpc.message_memory import STREAM_WINDOW, MessageMemory
 from whamming.server.rpc.methods import handler
 from whamming.server.rpc.search_service import SearchService
 from whamming.server.rpc.status import silence_lost_clients
 from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.server.rpc.system_calls import SystemCalls
 from whamming.server.search.opening import IndexOpener
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
@@ -57,10 +59,13 @@ CROWD: Final = 16
 
 
 def server_options(config: Config, *, forwarded: bool = False) -> list[tuple[str, int]]:
-    """Return the options of the gRPC server. ``forwarded``: other processes forward the calls of their clients to it."""
+    """Return the options of the gRPC server. ``forwarded``: other processes forward calls to it."""
     return [
         ("grpc.max_receive_message_length", config.max_message_mb << 20),
         ("grpc.max_send_message_length", -1),
+        # Accept no more of a message that was not asked for; see message_memory.py. gRPC's default is up to 4 MiB.
+        ("grpc.http2.lookahead_bytes", STREAM_WINDOW),
+        ("grpc.http2.bdp_probe", 0),
         # Refuse compressed messages: gRPC would decompress them completely before it checks their size.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", int(config.workers > 1)),
@@ -98,9 +103,10 @@ class Server:
         self._given = database
         self._writer = writer
         self._also_listen = also_listen
-        self._clients = Clients(config.max_streams, config.max_client_streams)
         self._problems: list[str] = []
         """Why health checks fail; empty if the server is healthy."""
+        memory = MessageMemory(config.max_message_mb << 20, config.receive_mb << 18, config.receive_mb << 20)
+        self._clients = Clients(config.max_streams, config.max_client_streams, memory, config.first_message_seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -146,9 +152,10 @@ class Server:
         self._search = SearchService(self._searcher, config)
         self._items = ItemService(self._storage, config.snapshot_seconds)
         self._health = health.aio.HealthServicer()
-        self._grpc = grpc.aio.server(options=server_options(config, forwarded=self._also_listen is not None))
+        options = server_options(config, forwarded=self._also_listen is not None)
+        self._grpc = grpc.aio.server(interceptors=[SystemCalls(self._clients)], options=options)
         if self._writer is not None:  # registered first, so that it takes precedence over the services
-            self._forwarding = Forwarding(self._writer, FORWARDED)
+            self._forwarding = Forwarding(self._writer, FORWARDED, self._clients)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
         parts = (IndexService(self._storage, self._fits), self._items, self._search)
         self._grpc.add_generic_rpc_handlers(

@@ -55,9 +55,11 @@ class Config:
     max_k: int = _option(2**31 - 1, "maximum k of a query", 1, 2**31 - 1)
     max_batch: int = _option(4096, "maximum queries per batch, and running queries per stream", 1, 1_000_000)
     max_streams: int = _option(1000, "maximum concurrent calls per process", 1, 100_000)
-    max_client_streams: int = _option(
-        100, "maximum concurrent calls of one client (connection) per process", 1, 100_000
+    max_client_streams: int = _option(64, "maximum concurrent calls of one client (connection) per process", 1, 100_000)
+    receive_mb: int = _option(
+        4096, "MiB of messages to receive or keep at a time; a client may use a quarter", 64, 1_048_576
     )
+    first_message_seconds: float = _option(30.0, "seconds for the first message of a call to arrive", 0.1, 3600.0)
     buffer_kb: int = _option(
         256, "KiB of hits to buffer for a client that does not read, before its queries pause", 16, 65_536
     )
@@ -75,6 +77,9 @@ class Config:
                 raise OptionError(option.name, value, f"it must be {least} to {most}")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise OptionError("log_level", self.log_level, "choose debug, info, warning or error")
+        if self.receive_mb < 4 * self.max_message_mb:
+            rule = f"it must be at least four times max_message_mb, {4 * self.max_message_mb}"
+            raise OptionError("receive_mb", self.receive_mb, rule)
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
             raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")

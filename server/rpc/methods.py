@@ -50,39 +50,43 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], clients: Clients
                 "request", f"{len(data)} bytes are not a valid {method.input_type.full_name}: {error}"
             ) from error
 
-    async def answer(data: bytes, context: Any) -> bytes:
+    async def receive_one(running: ClientCall, context: Any) -> Message:
+        data = await running.receive(context.read)
+        if data is None:
+            raise FieldError("request", "the call ended without a message; send one")
+        return read(data)
+
+    async def answer(unused: object, context: Any) -> bytes:
         async with reporting(context):
-            try:
-                with clients.call(context) as running:
-                    response: Message = await call(read(data), running)
-                    return response.SerializeToString()
-            finally:
-                data = b""  # gRPC may keep this frame alive; see reporting
+            with clients.call(context) as running:
+                response: Message = await call(await receive_one(running, context), running)
+                return response.SerializeToString()
         raise AssertionError("unreachable: reporting has aborted the call")
 
-    async def stream(data: bytes, context: Any) -> None:
+    async def stream(unused: object, context: Any) -> None:
         async with reporting(context):
-            try:
-                with clients.call(context) as running:
-                    async for response in call(read(data), running):
-                        await context.write(response.SerializeToString())
-            finally:
-                data = b""
+            with clients.call(context) as running:
+                async for response in call(await receive_one(running, context), running):
+                    await context.write(response.SerializeToString())
+                    running.touch()
 
     async def converse(unused: object, context: Any) -> None:
         async def receive() -> Message | None:
-            data = await context.read()
-            return None if data is grpc.aio.EOF else read(data)
+            data = await running.receive(context.read)
+            return None if data is None else read(data)
 
         async def send(response: Message) -> None:
             await context.write(response.SerializeToString())
+            running.touch()
 
         async with reporting(context):
             with clients.call(context) as running:
                 await call(receive, send, running)
 
+    # In HTTP/2 a unary request is a stream of one message. So all handlers can be streaming ones, which decide when
+    # gRPC may receive the message.
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(stream)
-    return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.stream_unary_rpc_method_handler(answer)

@@ -51,6 +51,7 @@ class SearchService:
             self._searcher,
             self._options_of,
             context.client.queue,
+            context.keep,
             max_queries=config.max_batch,
             buffer_bytes=config.buffer_kb << 10,
         )

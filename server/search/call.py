@@ -19,14 +19,14 @@ from whamming.server.search.request import QueryRequest
 from whamming.server.search.results import End, EndReason, Results, response
 from whamming.server.search.scheduler import ClientQueue, Flow
 from whamming.server.search.searcher import Searcher
-from whamming.server.search.send_buffer import SendBuffer
+from whamming.server.search.send_buffer import SendBuffer, Wakeup
 from whamming.server.search.snapshot_lease import SnapshotLease
 from whamming.v1 import search_pb2
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
-"""Maximum total size of the requests of one call that have running queries. A single request may be larger."""
+"""While the requests of a call that have running queries are larger than this in total, no more are read."""
 
 
 class SearchCall:
@@ -37,6 +37,7 @@ class SearchCall:
         searcher: Searcher,
         options_of: OptionsReader,
         client: ClientQueue | None = None,
+        keep: Callable[[int], None] = lambda size: None,
         *,
         max_queries: int,
         buffer_bytes: int,
@@ -44,6 +45,7 @@ class SearchCall:
         """Create a call without queries. Must be called in the event loop of the call.
 
         ``client``: the queue of its client. None: it has a client of its own.
+        ``keep``: receives the size of the requests in memory whenever it changes. Called in the event loop.
         """
         self.lock = threading.Lock()
         self.flow = Flow(client)
@@ -57,11 +59,14 @@ class SearchCall:
         """Running queries by id."""
         self.waiting_for_credit: dict[int, Query] = {}
         """Queries that wait for credit, in the order in which they blocked."""
+        self._keep = keep
         self._request_bytes = 0
         """Size of the requests that have running queries."""
         self._stopped: EndReason | None = None
         self._draining = False
         self._reading = True
+        self._room: Wakeup = Wakeup()
+        """Wakes the reader when there may be room for more requests."""
 
     async def run(
         self,
@@ -80,6 +85,7 @@ class SearchCall:
     async def next_results(self) -> list[Results]:
         """Return the results of the next message, or an empty list at the end. Raises the error that ends the call."""
         some = await self.buffer.take()
+        self._keep(self._request_bytes)
         self._resume_blocked()
         return some
 
@@ -92,7 +98,7 @@ class SearchCall:
 
     async def _read(self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]) -> None:
         try:
-            while (request := await receive()) is not None:
+            while (request := await self._receive(receive)) is not None:
                 kind = request.WhichOneof("request")
                 if kind == "queries":
                     if self.buffer.is_overfull:
@@ -104,10 +110,34 @@ class SearchCall:
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
                     raise FieldError("request", "the request is empty; it must have queries, cancel or grant")
+                del request  # while the next one is awaited
         except Exception as error:  # not kept in a variable: its traceback would keep messages alive
             self.close_requests(error)
         else:
             self.close_requests()
+
+    async def _receive(
+        self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]
+    ) -> search_pb2.SearchRequest | None:
+        """Receive the next request when there is room for it.
+
+        If all queries wait for credit, it does not wait for room: only the next request can make some.
+        """
+        while self._is_full():
+            await self._room.wait()
+        return await receive()
+
+    def _is_full(self) -> bool:
+        with self.lock:
+            full = self._request_bytes >= MAX_REQUEST_BYTES and len(self.waiting_for_credit) < len(self._queries)
+            if full:
+                self._room.arm()
+            return full
+
+    def wait_for_credit(self, query: Query) -> None:
+        """Note that a query waits for credit. Called by workers, with the lock held."""
+        self.waiting_for_credit[query.id] = query
+        self._room.wake()
 
     def close_requests(self, error: Exception | None = None) -> None:
         """Accept no more requests. The call ends when all queries have ended, or at once if there is an ``error``."""
@@ -135,12 +165,13 @@ class SearchCall:
         queries = [Query(self, request, row, group) for row in range(count)]
         with self.lock:
             self._check_unused(query_ids)
-            problem = self._overload(count, request.nbytes)
+            problem = self._overload(count)
             accepted = problem is None and not self._draining and self._stopped is None
             if accepted:
                 self._queries.update(zip(query_ids, queries, strict=True))
                 self._request_bytes += request.nbytes
         if accepted:
+            self._keep(self._request_bytes)
             self._searcher.submit(self.flow, queries)
         elif problem is not None:
             failure = failure_of(problem)
@@ -149,17 +180,17 @@ class SearchCall:
             reason = self._stopped or results.SHUTDOWN
             self._refuse([End(query.id, reason, resume=query.after) for query in queries])
 
-    def _overload(self, count: int, nbytes: int) -> OverloadedError | None:
+    def _overload(self, count: int) -> OverloadedError | None:
         """Return the error for queries above the limits of a call, or None. Called with the lock held."""
         under_way, limit = len(self._queries) + count, self._max_queries
         if under_way > limit:
             return OverloadedError(
                 f"{under_way} queries would be running on this call; the maximum is {limit}: wait for some to end"
             )
-        if self._request_bytes and self._request_bytes + nbytes > MAX_REQUEST_BYTES:
+        if self._request_bytes >= MAX_REQUEST_BYTES:
             return OverloadedError(
-                f"the running queries of this call would have {self._request_bytes + nbytes} bytes; the maximum is "
-                f"{MAX_REQUEST_BYTES}: wait for some to end"
+                f"the queries of this call have {self._request_bytes} bytes, the maximum is {MAX_REQUEST_BYTES}, and "
+                "all of them wait for credit; grant some, and wait for some to end"
             )
         return None
 
@@ -259,6 +290,7 @@ class SearchCall:
             query.request.unfinished -= 1
             if not query.request.unfinished:
                 self._request_bytes -= query.request.nbytes
+                self._room.wake()
 
     def _resume_blocked(self) -> None:
         """Resume queries that waited for room in the send buffer."""

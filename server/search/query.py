@@ -237,7 +237,7 @@ class Query:
         with self.call.lock:
             if self.stop_reason is None and self.needs_credit:
                 self.state, self.is_counted = State.BLOCKED_ON_CREDIT, False
-                self.call.waiting_for_credit[self.id] = self
+                self.call.wait_for_credit(self)
             elif self.stop_reason is None and not self.call.buffer.has_room():
                 self._block_on_buffer()
             else:

@@ -22,6 +22,8 @@ from whamming.wire.columns import ids_of, matrix_of, sum_list_of
 from whamming.wire.enums import COST_FORMS
 from whamming.wire.fields import FieldError, in_field
 
+QUERY_BYTES: Final = 1024
+"""Approximate size of a query's state, besides its columns."""
 _FLOATS: Final = (np.dtype("<f8"), np.dtype("<f4"))
 
 
@@ -78,8 +80,8 @@ class QueryRequest:
         self._form = message.form
         self._codes = message.codes
         self._weights = self._tables = self._vectors = None
-        self.nbytes = len(self._codes)
-        """Size of the columns. They are kept until all queries have ended."""
+        self.nbytes = len(self._codes) + len(self.index) + QUERY_BYTES * len(self.query_ids)
+        """Approximate size in memory. It is kept until all queries have ended."""
         if message.HasField("weights"):
             self._weights = matrix_of(message.weights, "weights")
             self.nbytes += self._weights.nbytes
@@ -91,10 +93,11 @@ class QueryRequest:
             self.nbytes += self._vectors.nbytes
         self._columns: CostColumns | None = None
         self._checked: IndexSettings | None = None
-        self.after_distances: Sequence[float] = message.after_distances
+        # A sequence of the message would keep all of it in memory, so this is a copy.
+        self.after_distances: Sequence[float] = ()
         self.after_ids: Sequence[int] = ()
         self.after_sums: Sequence[bytes] = ()
-        if self.after_distances or message.after_sums or message.HasField("after_ids"):
+        if message.after_distances or message.after_sums or message.HasField("after_ids"):
             self._read_resume_tokens(message)
 
     def __len__(self) -> int:
@@ -102,9 +105,10 @@ class QueryRequest:
 
     def _read_resume_tokens(self, message: search_pb2.QueryBatch) -> None:
         count, ids = len(self), ids_of(message.after_ids, "after_ids")
-        for field, values in (("after_distances", len(self.after_distances)), ("after_ids", len(ids))):
+        for field, values in (("after_distances", len(message.after_distances)), ("after_ids", len(ids))):
             if values != count:
                 raise FieldError(field, f"{field} has {values} values for {count} queries; give one per query")
+        self.after_distances = list(message.after_distances)
         if np.isnan(self.after_distances).any():
             raise FieldError(
                 "after_distances", "a number in after_distances is nan; use the distance of a resume token"

@@ -7,6 +7,7 @@ Workers put results in. The coroutine of the call takes them out, one message at
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from typing import Final
@@ -20,6 +21,47 @@ OVERFULL: Final = 4
 even if there is no room, so many refusals can exceed the limit."""
 
 
+class Wakeup:
+    """Wakes a coroutine. It is guarded by a lock of its user: :meth:`arm` and :meth:`wake` are called with it held.
+
+    Create it in the event loop of the coroutine.
+    """
+
+    __slots__ = ("_future", "_loop", "_thread", "_waiting")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[None] | None = None
+        """What the next :meth:`wake` resolves."""
+        self._waiting: asyncio.Future[None] | None = None
+
+    def arm(self) -> None:
+        """Make the next :meth:`wait` wait for a :meth:`wake` from now on."""
+        self._future = self._waiting = self._loop.create_future()
+
+    async def wait(self) -> None:
+        """Wait for a wake-up since :meth:`arm`."""
+        assert self._waiting is not None
+        await self._waiting
+
+    def wake(self) -> None:
+        """Wake the coroutine if it waits. Any thread may call this."""
+        future, self._future = self._future, None
+        if future is None:
+            return
+        if threading.get_ident() == self._thread:
+            _resolve(future)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            self._loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class SendBuffer:
     """A bounded queue of results. The lock of the call guards all state.
 
@@ -31,12 +73,10 @@ class SendBuffer:
         """Create an empty buffer for ``limit`` bytes. Must be called in the event loop of the call."""
         self._limit = limit
         self._lock = lock
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._waiting: deque[tuple[Results, int]] = deque()  # with their sizes
         self._bytes = 0
-        self._reader: asyncio.Future[None] | None = None
-        self._writer: asyncio.Future[None] | None = None
+        self._reader = Wakeup()
+        self._writer = Wakeup()
         self._finished = False
         self._discarding = False
         self._error: BaseException | None = None
@@ -48,7 +88,7 @@ class SendBuffer:
             size = results.nbytes
             self._waiting.append((results, size))
             self._bytes += size
-            self._wake()
+            self._reader.wake()
 
     def has_room(self) -> bool:
         """Return whether a query may search for more."""
@@ -63,8 +103,8 @@ class SendBuffer:
         """Wait until the buffer is no longer overfull."""
         while self.is_overfull:
             with self._lock:
-                writer = self._writer = self._loop.create_future()
-            await writer
+                self._writer.arm()
+            await self._writer.wait()
 
     def discard(self) -> None:
         """Drop all results, including later ones, because nobody reads them."""
@@ -72,9 +112,7 @@ class SendBuffer:
             self._discarding = True
             self._waiting.clear()
             self._bytes = 0
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            _resolve(writer)
+            self._writer.wake()
 
     def finish(self, error: BaseException | None = None, last: BaseException | None = None) -> None:
         """Make :meth:`take` end. Called with the lock held.
@@ -86,7 +124,7 @@ class SendBuffer:
             self._last_error = last
         self._finished = True
         self._error = self._error or error
-        self._wake()
+        self._reader.wake()
 
     async def take(self) -> list[Results]:
         """Return the results of the next message, or an empty list at the end. Raises the error of :meth:`finish`."""
@@ -104,8 +142,8 @@ class SendBuffer:
                     continue
                 if self._finished:
                     return []
-                reader = self._reader = self._loop.create_future()
-            await reader
+                self._reader.arm()
+            await self._reader.wait()
 
     def _gather(self) -> list[Results]:
         """Take the results of one message. It never mixes a query that ends with a later query that has the same id."""
@@ -121,24 +159,5 @@ class SendBuffer:
             size += its_size
             ended.update(end.query_id for end in more.ends)
         self._bytes -= size
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            _resolve(writer)
+        self._writer.wake()
         return results
-
-    def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is None:
-            return
-        if threading.get_ident() == self._thread:
-            _resolve(reader)
-            return
-        try:
-            self._loop.call_soon_threadsafe(_resolve, reader)
-        except RuntimeError:  # the loop is closed, so nobody reads
-            self._discarding = True
-
-
-def _resolve(reader: asyncio.Future[None]) -> None:
-    if not reader.done():
-        reader.set_result(None)

@@ -1,0 +1,112 @@
+"""The memory for messages: how many bytes a server may receive and keep, in total and per client.
+
+gRPC buffers a message until it is complete, and does not say how much of it has arrived. But it accepts only the first
+64 KiB of a message that the server has not asked for (``STREAM_WINDOW``); TCP then holds back the client. So the server
+asks for a message only when there is memory for the largest one, and counts that much until the message has arrived.
+Other calls wait for their turn. The client that uses the least memory is next.
+
+A call that sends nothing must not block others for good. While calls wait, the client that uses the most memory makes
+room: its call that has been silent longest ends, if that was at least ``QUIET_SECONDS``. The client opens it again when
+it has something to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from whamming.wire.service_errors import OverloadedError
+
+if TYPE_CHECKING:
+    from whamming.server.rpc.clients import Client, ClientCall
+
+STREAM_WINDOW: Final = 65_535
+"""Bytes of a message that gRPC accepts before the server asks for it."""
+QUIET_SECONDS: Final = 3.0
+
+
+class MessageMemory:
+    """The memory for messages of all clients. Only the event loop may use it."""
+
+    def __init__(self, message_bytes: int, client_bytes: int, total_bytes: int) -> None:
+        """``message_bytes``: the size of the largest message. The others are limits: per client, and for all."""
+        self._message_bytes = message_bytes
+        self._client_bytes = client_bytes
+        self._total_bytes = total_bytes
+        self._clients: set[Client] = set()
+        """Clients that use memory."""
+        self._waiting: dict[ClientCall, asyncio.Future[None]] = {}
+        self._ending: ClientCall | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.used = 0
+
+    def set(self, call: ClientCall, used: int) -> None:
+        """Change how many bytes a call uses."""
+        change = used - call.used
+        call.used = used
+        call.client.used += change
+        self.used += change
+        if call.client.used:
+            self._clients.add(call.client)
+        else:
+            self._clients.discard(call.client)
+        if call is self._ending and not used:
+            self._ending = None
+        if change < 0 and self._waiting:
+            self._grant()
+
+    async def reserve(self, call: ClientCall) -> None:
+        """Wait until there is memory for a message, and count it for the call."""
+        if not self._waiting and self._has_room(call.client):
+            self.set(call, call.used + self._message_bytes)
+            return
+        turn = self._waiting[call] = asyncio.get_running_loop().create_future()
+        self._grant()
+        try:
+            await turn
+        finally:
+            self._waiting.pop(call, None)
+
+    def _has_room(self, client: Client) -> bool:
+        size = self._message_bytes
+        return client.used + size <= self._client_bytes and self.used + size <= self._total_bytes
+
+    def _grant(self) -> None:
+        """Let calls continue while there is memory. Of the calls that wait, that of the smallest client comes first."""
+        while ready := [call for call in self._waiting if self._has_room(call.client)]:
+            call = min(ready, key=lambda call: call.client.used)
+            turn = self._waiting.pop(call)
+            if not turn.cancelled():
+                self.set(call, call.used + self._message_bytes)
+                turn.set_result(None)
+        if self._waiting and self._ending is None and self._timer is None:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """End the call that has been silent longest, or wait until it has been silent for long enough."""
+        self._timer = None
+        if not self._waiting:
+            return
+        calls = [call for call in self._largest_client().calls if call.used and not call.is_ending]
+        if not calls:
+            return
+        call = min(calls, key=lambda call: call.active)
+        loop = asyncio.get_running_loop()
+        due = call.active + QUIET_SECONDS
+        if loop.time() < due:
+            self._timer = loop.call_at(due, self._make_room)
+            return
+        self._ending = call
+        seconds = f"{QUIET_SECONDS:g} seconds"
+        call.end(
+            OverloadedError(f"other calls need the memory of this call, which was silent for {seconds}; call again")
+        )
+
+    def _largest_client(self) -> Client:
+        """Return the client that has to make room for a call that waits."""
+        clients = {call.client for call in self._waiting}
+        if self._total_bytes - self.used < self._message_bytes and any(
+            client.used + self._message_bytes <= self._client_bytes for client in clients
+        ):
+            clients = self._clients
+        return max(clients, key=lambda client: client.used)

@@ -1,0 +1,146 @@
+"""The memory for messages is bounded: half-sent ones, ones that wait, and calls that send nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import whamming
+from tests.server.collection import Collection
+from tests.server.columns import pack_matrix
+from tests.server.conversation import Conversation
+from tests.server.questions import Options
+from tests.server.raw_http2 import RawConnection
+from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
+from whamming.server.rpc.message_memory import QUIET_SECONDS, STREAM_WINDOW
+from whamming.v1 import search_pb2
+
+MB = 1 << 20
+MESSAGE, TOTAL = 4 * MB, 64 * MB
+"""The largest message, and the memory for messages of all clients. A client may use a quarter."""
+SPARE = 24 * MB
+"""Bytes that the server uses for calls and connections, and that its allocator may keep."""
+SEARCH = "/whamming.v1.SearchService/Search"
+METHODS = (
+    SEARCH,
+    "/whamming.v1.ItemService/Upsert",
+    "/whamming.v1.ItemService/Get",
+    "/whamming.v1.ItemService/Scan",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    options = {"max_message_mb": MESSAGE // MB, "receive_mb": TOTAL // MB, "first_message_seconds": 20.0}
+    with ServerProcess(**options) as server:
+        yield server
+        server.check_log()
+
+
+@pytest.fixture(scope="module")
+def docs(server: ServerProcess) -> Iterator[Collection]:
+    with server.stubs() as stubs:
+        yield Collection.uniform(stubs, "docs", 300, 24)
+
+
+def check_served(server: ServerProcess, docs: Collection) -> None:
+    """Check that another client gets the right answer."""
+    question = docs.question(query_id=1)
+    with server.stubs(**OWN_CONNECTION) as stubs, Conversation(stubs.search) as talk:
+        talk.ask(docs.name, [question], Options(k=5))
+        assert talk.finish()[1].bytes == docs.truth(question)[:5].bytes()
+
+
+def send_halves(server: ServerProcess, calls: Sequence[tuple[RawConnection, int]]) -> int:
+    """Send most of a large message on each call, as far as the server lets us. Returns by how much its memory grew.
+
+    Stops before the server ends calls because they are silent.
+    """
+    before = peak = server.usage().rss
+    rest = {call: b"\0" + struct.pack(">I", MESSAGE - 1) + bytes(MESSAGE - 100) for call in calls}
+    until = time.monotonic() + 0.8 * QUIET_SECONDS
+    while time.monotonic() < until and any(rest.values()):
+        for (raw, stream), data in rest.items():
+            rest[raw, stream] = data[raw.write(stream, data[: MB // 4]) :]
+        for raw in {raw for raw, _ in calls}:
+            raw.receive(0.001)
+        peak = max(peak, server.usage().rss)
+    return peak - before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_half_sent_messages_of_one_client(server: ServerProcess, docs: Collection, method: str) -> None:
+    """gRPC buffers them before the server sees them."""
+    with RawConnection(server.address) as raw:
+        calls = [(raw, raw.call(method)) for _ in range(40)]
+        grown = send_halves(server, calls)
+        assert grown <= TOTAL // 4 + len(calls) * STREAM_WINDOW + SPARE, f"{grown / MB:.0f} MiB"
+        check_served(server, docs)
+
+
+def test_half_sent_messages_of_many_clients(server: ServerProcess, docs: Collection) -> None:
+    """Other clients are served when silent calls have made room."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawConnection(server.address)) for _ in range(12)]
+        calls = [(raw, raw.call(SEARCH)) for raw in clients for _ in range(4)]
+        grown = send_halves(server, calls)
+        assert grown <= TOTAL + len(calls) * STREAM_WINDOW + SPARE, f"{grown / MB:.0f} MiB"
+        check_served(server, docs)
+
+
+def test_silent_calls_make_room_for_others(server: ServerProcess, docs: Collection) -> None:
+    """A server with memory for 16 messages serves more clients, each with an open call. They notice nothing."""
+    question = docs.question("code", query_id=1)
+    code, whole = np.frombuffer(question.code, dtype=np.uint8), docs.truth(question)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(whamming.connect(server.address)) for _ in range(24)]
+        for _ in range(2):
+            for client in clients:
+                ids, distances = client.index(docs.name).search(code).all()
+                assert (ids.tobytes(), distances.tobytes()) == whole.bytes()
+
+
+def test_the_first_message_has_a_deadline() -> None:
+    with ServerProcess(first_message_seconds=0.2) as server, server.stubs() as stubs:
+        with Conversation(stubs.search) as talk, pytest.raises(grpc.RpcError) as caught:
+            next(talk.responses())
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        details = details_of(caught.value)
+        assert details.reason == "OVERLOADED"
+        assert "0.2 seconds" in details.message
+        with RawConnection(server.address) as raw:
+            calls = {raw.call(method) for method in METHODS}
+            wait_until(lambda: raw.ended() == calls, "the end of calls without a message")
+
+
+def test_requests_that_wait_are_not_read(tmp_path: Path) -> None:
+    """One stream sends 250 MB of queries, and does not read their hits. All are answered when it does."""
+    bits, count, batches = 4096, 240, 16
+    with ServerProcess(max_batch=count * batches) as server, server.stubs() as stubs:
+        docs = Collection.uniform(stubs, "docs", 2000, bits)
+        question = docs.question()
+        before = server.usage().rss
+        assert question.table is not None
+        tables = np.broadcast_to(question.table.ravel(), (count, 2 * bits))
+        with Conversation(stubs.search, timeout=4 * PATIENCE) as talk:
+            for number in range(batches):
+                batch = search_pb2.QueryBatch(index=docs.name, query_ids=range(number * count, (number + 1) * count))
+                batch.tables.CopyFrom(pack_matrix(tables))
+                talk.send(search_pb2.SearchRequest(queries=batch))
+            ends, peak = 0, 0
+            for response in talk.call:
+                ends += len(response.ends.query_ids)
+                peak = max(peak, server.usage().rss)
+                if ends == count * batches:
+                    break
+        assert peak - before <= 160 * MB, f"{(peak - before) / MB:.0f} MiB"
