@@ -19,7 +19,6 @@ all of them.
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from collections.abc import Sequence
@@ -38,6 +37,7 @@ from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.vectors.arrays import as_vectors, blocks
 from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import measure
+from whamming.storage.vectors.ranked_hits import RankedHits
 from whamming.storage.vectors.steps import Steps
 
 Rerank = int | Literal["exact"]
@@ -156,7 +156,7 @@ class Reranked:
         self._cancelled = False
         self._interrupted: StopReason | None = None
         """Why the last :meth:`next` returned early."""
-        self._ranked: list[tuple[float, int]] = []  # a heap
+        self._ranked = RankedHits(k)
         self._beyond = -math.inf  # a lower bound on the distances of all items that were not fetched yet
 
     def __next__(self) -> Hit:
@@ -178,7 +178,7 @@ class Reranked:
         end = math.inf if budget is None or budget.seconds is None else time.perf_counter() + budget.seconds
         self._interrupted = None
         while len(hits) < n and self._left and (self._certain if eager and hits else self._advance(budget, end)):
-            hits.append(heapq.heappop(self._ranked))
+            hits.append(self._ranked.pop())
             self._left -= 1
         return np.array([i for _, i in hits], dtype=np.uint64), np.array([d for d, _ in hits], dtype=np.float64)
 
@@ -211,10 +211,7 @@ class Reranked:
         self._chunk = min(2 * self._chunk, self._largest_chunk)
         self._seen += len(ids)
         vectors = self._snapshot.vectors(ids)
-        for hit in zip(
-            measure(self._snapshot.settings.metric, self._query, vectors).tolist(), ids.tolist(), strict=True
-        ):
-            heapq.heappush(self._ranked, hit)
+        self._ranked.add(measure(self._snapshot.settings.metric, self._query, vectors), ids)
         if self._cursor.exhausted:
             self._beyond = math.inf
         else:
@@ -222,7 +219,7 @@ class Reranked:
 
     @property
     def _certain(self) -> bool:
-        return bool(self._ranked) and self._ranked[0][0] < self._beyond
+        return self._ranked.nearest < self._beyond
 
     @property
     def exact(self) -> bool:
@@ -234,7 +231,7 @@ class Reranked:
         """A lower bound on the distances of all items not returned yet; minus infinity if nothing is known of them."""
         if not self.exact:
             return -math.inf
-        return min(self._ranked[0][0], self._beyond) if self._ranked else self._beyond
+        return min(self._ranked.nearest, self._beyond)
 
     @property
     def exhausted(self) -> bool:
@@ -250,8 +247,7 @@ class Reranked:
 
     def guess(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Return the best ``n`` hits found so far that are not proven."""
-        best = heapq.nsmallest(min(n, self._left), self._ranked)
-        return np.array([i for _, i in best], dtype=np.uint64), np.array([d for d, _ in best], dtype=np.float64)
+        return self._ranked.first(n)
 
     def cancel(self) -> None:
         """Make :meth:`next` stop soon: the running call, or else the next one. Any thread may call this."""
@@ -287,7 +283,7 @@ def search_exactly(
     for query in queries:
         bound = Bound(encoder, query)
         with snapshot.view.cursor(bound.costs, plan=plan) as cursor:
-            hits.append(Reranked(snapshot, query, cursor, bound=bound).next(k))
+            hits.append(Reranked(snapshot, query, cursor, k=k, bound=bound).next(k))
             stats.append(cursor.stats)
     return _answer(hits, k, np.ones(len(queries), dtype=bool), stats, single)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,27 @@ def test_a_search_continues_after_its_budget_ran_out() -> None:
             search.close()
         with pytest.raises(InvalidArgumentError, match="a budget with rerank = 'exact'"):
             docs.search_batch(vectors=vectors[:2], rerank="exact", budget=Budget(candidates=1))
+
+
+@pytest.mark.parametrize(("k", "bytes_each"), [(10, 1), (None, 40)])
+def test_the_memory_of_a_reranked_search_is_bounded(k: int | None, bytes_each: int) -> None:
+    """It keeps the nearest k items that it has looked at. Without k, it keeps all, in 16 bytes each."""
+    count, vectors = 60_000, make_vectors(60_000, 4, 0)
+    query = np.full(4, 1e-6, dtype=np.float32)  # so near to all bits' borders that the bound proves nothing
+    with whamming.open() as db:
+        docs = filled(db, vectors, "lsh", bits=4)
+        with docs.search(vector=query, k=k, rerank="exact") as search:
+            search.next(1, budget=Budget(candidates=1))
+            tracemalloc.start()
+            try:
+                hit = next(search)
+                used, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert used <= bytes_each * count
+            assert k is not None or used >= 16 * count, "the bound proved a hit before all items were looked at"
+            assert peak <= 2 * bytes_each * count + (2 << 20)
+            assert (hit.distance, hit.id) == truth(docs, query)[0]
 
 
 def test_an_empty_index_has_no_hits() -> None:
