@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
+import grpc
 import pytest
 
-from whamming.remote.retries import Attempts
+from whamming.remote.retries import Attempts, Retries
 from whamming.wire.service_errors import UnavailableError
 
 
@@ -63,3 +65,30 @@ def test_pauses_double_up_to_a_second(clock: Clock) -> None:
         asyncio.run(attempts.wait(UnavailableError("away")))
         pauses.append(round(clock.now - before, 6))
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("code", ["CANCELLED", "UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+async def test_refusals_of_the_transport_are_retried(code: str) -> None:
+    """gRPC ends calls without our details, for example if too many wait to be accepted."""
+    attempts = 0
+
+    class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            async def answer(request: bytes, context: Any) -> bytes:
+                nonlocal attempts
+                attempts += 1
+                if attempts < 3:
+                    await context.abort(grpc.StatusCode[code], "refused")
+                return request
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Refusing(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary("/any/Method")
+        assert await Retries(30.0).run(lambda: method(b"x")) == b"x"
+        assert attempts == 3
+    await server.stop(None)

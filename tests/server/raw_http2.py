@@ -42,6 +42,11 @@ def _text(value: str) -> bytes:
     return bytes([len(data)]) + data
 
 
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return the bytes of a frame."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
 class RawConnection:
     """One connection to a server. Use it in a ``with`` block."""
 
@@ -52,6 +57,7 @@ class RawConnection:
         self.send(SETTINGS, 0, 0, b"")
         self._next = 1
         self._received = b""
+        self._closed = False
         self._initial = 65_535
         self._connection_window = 65_535
         self._windows: dict[int, int] = {}
@@ -68,8 +74,16 @@ class RawConnection:
 
     def send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """Send a frame."""
-        head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream)
-        self._socket.sendall(head + payload)
+        self.send_bytes(frame(kind, flags, stream, payload))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send any bytes."""
+        self._socket.sendall(data)
+
+    def is_open(self) -> bool:
+        """Return whether the server has not closed the connection, nor said that it will."""
+        self.receive(0)
+        return not self._closed and not any(kind == GOAWAY for kind, _, _, _ in self.frames)
 
     def call(self, path: str) -> int:
         """Begin a call. Returns its stream."""
@@ -108,6 +122,7 @@ class RawConnection:
             while data := self._socket.recv(1 << 16):
                 self._received += data
                 self._socket.settimeout(1e-6)
+            self._closed = True
         self._socket.settimeout(PATIENCE)
         for kind, flags, stream, payload in self._frames():
             self._take(kind, flags, stream, payload)

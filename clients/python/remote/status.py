@@ -10,6 +10,7 @@ from whamming.wire.service_errors import (
     DOMAIN,
     DeadlineError,
     LocalOnlyError,
+    OverloadedError,
     ServiceError,
     UnavailableError,
     error_of,
@@ -36,6 +37,8 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
         return UnavailableError(f"the server cannot be reached: {text}; check that it is running, and its address")
     if code == grpc.StatusCode.CANCELLED:  # a call that the client cancels raises asyncio.CancelledError instead
         return UnavailableError("the server ended the call; it may be shutting down")
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" not in text:
+        return OverloadedError(f"the server refused the call: {text}; try again later")
     return ServiceError(f"{code.name}: {text}")
 
 
