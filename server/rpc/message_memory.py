@@ -58,7 +58,7 @@ class MessageMemory:
     async def reserve(self, call: ClientCall) -> None:
         """Wait until there is memory for a message, and count it for the call."""
         if not self._waiting and self._has_room(call.client):
-            self.set(call, call.used + self._message_bytes)
+            self._take(call)
             return
         turn = self._waiting[call] = asyncio.get_running_loop().create_future()
         self._grant()
@@ -66,6 +66,11 @@ class MessageMemory:
             await turn
         finally:
             self._waiting.pop(call, None)
+
+    def _take(self, call: ClientCall) -> None:
+        """Count a message for a call, which has been silent only from now on."""
+        call.touch()
+        self.set(call, call.used + self._message_bytes)
 
     def _has_room(self, client: Client) -> bool:
         size = self._message_bytes
@@ -77,7 +82,7 @@ class MessageMemory:
             call = min(ready, key=lambda call: call.client.used)
             turn = self._waiting.pop(call)
             if not turn.cancelled():
-                self.set(call, call.used + self._message_bytes)
+                self._take(call)
                 turn.set_result(None)
         if self._waiting and self._ending is None and self._timer is None:
             self._make_room()

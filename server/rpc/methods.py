@@ -18,8 +18,8 @@ from whamming.server.rpc.clients import ClientCall, Clients
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
 
-Context: TypeAlias = ClientCall
-"""What a service knows about a call besides its messages."""
+Context: TypeAlias = Any
+"""What a service knows about a call besides its messages: a :class:`ClientCall`. Most services do not use it."""
 
 M = TypeVar("M")
 Receive = Callable[[], Awaitable[M | None]]

@@ -6,7 +6,8 @@ import asyncio
 from typing import Final
 
 from whamming.server.config import Config
-from whamming.server.rpc.methods import Context, Receive, Send
+from whamming.server.rpc.clients import ClientCall
+from whamming.server.rpc.methods import Receive, Send
 from whamming.server.search import results
 from whamming.server.search.call import SearchCall
 from whamming.server.search.once import search_once
@@ -28,7 +29,7 @@ class SearchService:
         self._calls: set[SearchCall] = set()
 
     async def Search(  # noqa: N802 - the name in the proto
-        self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse], context: Context
+        self, receive: Receive[search_pb2.SearchRequest], send: Send[search_pb2.SearchResponse], context: ClientCall
     ) -> None:
         call = self._call(context)
         try:
@@ -37,7 +38,7 @@ class SearchService:
             self._calls.discard(call)
 
     async def SearchOnce(  # noqa: N802
-        self, request: search_pb2.SearchOnceRequest, context: Context
+        self, request: search_pb2.SearchOnceRequest, context: ClientCall
     ) -> search_pb2.SearchOnceResponse:
         call = self._call(context)
         try:
@@ -45,7 +46,7 @@ class SearchService:
         finally:
             self._calls.discard(call)
 
-    def _call(self, context: Context) -> SearchCall:
+    def _call(self, context: ClientCall) -> SearchCall:
         config = self._config
         call = SearchCall(
             self._searcher,

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -41,7 +42,11 @@ OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    options = {"max_message_mb": MESSAGE // MB, "receive_mb": TOTAL // MB, "first_message_seconds": 20.0}
+    options: dict[str, Any] = {
+        "max_message_mb": MESSAGE // MB,
+        "receive_mb": TOTAL // MB,
+        "first_message_seconds": 20.0,
+    }
     with ServerProcess(**options) as server:
         yield server
         server.check_log()
@@ -103,11 +108,22 @@ def test_silent_calls_make_room_for_others(server: ServerProcess, docs: Collecti
     question = docs.question("code", query_id=1)
     code, whole = np.frombuffer(question.code, dtype=np.uint8), docs.truth(question)
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(whamming.connect(server.address)) for _ in range(24)]
+        clients = [stack.enter_context(whamming.connect(server.address)) for _ in range(18)]
         for _ in range(2):
             for client in clients:
                 ids, distances = client.index(docs.name).search(code).all()
                 assert (ids.tobytes(), distances.tobytes()) == whole.bytes()
+
+
+def test_calls_that_waited_for_long_have_time_to_send(server: ServerProcess, docs: Collection) -> None:
+    """Many silent calls of many clients end one after the other. A call that waits among them is answered."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawConnection(server.address)) for _ in range(8)]
+        for raw in clients:
+            for _ in range(8):
+                raw.call(SEARCH)
+        for _ in range(3):
+            check_served(server, docs)
 
 
 def test_the_first_message_has_a_deadline() -> None:

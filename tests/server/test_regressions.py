@@ -130,7 +130,7 @@ async def test_get_stops_reading_when_the_answer_is_too_large(tmp_path: Path) ->
     """Repeated ids of a large payload were all copied before the answer was refused."""
     with open_database() as database:
         database.create_index("docs", 4096).upsert([1], np.zeros((1, 512), dtype=np.uint8), [bytes(65_536)])
-        service = ItemService(StorageThreads(database))
+        service = ItemService(StorageThreads(database), 60.0)
         tracemalloc.start()
         try:
             for count in (5_000, 2_000_000):
