@@ -24,6 +24,7 @@ from whamming.storage.search import Search
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import ClosedError, CorruptStoreError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
+from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
@@ -217,6 +218,14 @@ class StoredIndex(IndexVerbs):
             check_choice("durability", durability, ("fsync", "async"))
         with self._using() as store:
             return store.write(batch, durability)
+
+    def write_once(self, batch: WriteBatch, request: bytes, durability: Durability | None = None) -> int:
+        """Apply a batch unless one with the same request id was applied before; see ``store/requests.py``.
+
+        ``request``: any bytes that identify the write; empty if it has no id. Returns how many items the write removed
+        if it only deletes.
+        """
+        return self._write(replace(batch, request=digest_of(request)) if request else batch, durability)
 
     @verb
     def get(self, ids: ArrayLike) -> Items:

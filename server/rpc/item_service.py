@@ -27,6 +27,8 @@ GET_ROWS: Final = 256
 SCAN_MESSAGE_BYTES: Final = 1 << 21
 """Maximum size of the ids and codes in a message of Scan. Payloads add about half of that, so a message stays below the
 4 MiB that gRPC clients accept by default."""
+MIN_REQUEST_ID: Final = 8
+MAX_REQUEST_ID: Final = 64
 GET_ANSWER_BYTES: Final = 3 << 20
 """Maximum size of the items in a response of Get."""
 
@@ -55,7 +57,8 @@ class ItemService:
         index = await self._storage.index(request.index)
         durability = DURABILITIES.word("durability", request.durability)
         ids = ids_of(request.ids, "ids")
-        count = await self._storage.run(lambda: index.delete(ids, durability=durability))
+        request_id = _request_id(request.request_id)
+        count = await self._storage.run(lambda: index.write_once(index.batch(deletes=ids), request_id, durability))
         return item_pb2.DeleteResponse(count=count)
 
     async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802
@@ -109,8 +112,19 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
             )
         codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
     with in_field("items.vectors" if vectors is not None else "items.payloads"):  # the others have been checked
-        index.upsert(ids, codes, payloads, vectors=vectors, durability=durability)
+        batch = index.batch(ids, codes, payloads, vectors=vectors)
+        index.write_once(batch, _request_id(request.request_id), durability)
     return len(ids)
+
+
+def _request_id(value: bytes) -> bytes:
+    """Check a request id."""
+    if value and not MIN_REQUEST_ID <= len(value) <= MAX_REQUEST_ID:
+        raise FieldError(
+            "request_id",
+            f"request_id has {len(value)} bytes; give {MIN_REQUEST_ID} to {MAX_REQUEST_ID} random bytes, or none",
+        )
+    return value
 
 
 def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetResponse:

@@ -35,6 +35,7 @@ from whamming.storage.files.reading import (
     check_keys,
     delta_records,
     has_arrays,
+    kept_requests,
     read_batches,
     read_manifest,
     remove_segment,
@@ -53,6 +54,7 @@ from whamming.storage.files.records import (
     pack_dead,
     pack_delta,
     pack_manifest,
+    request_of,
 )
 from whamming.storage.files.verifying import verify_file
 from whamming.storage.files.watching import FileWatch
@@ -69,6 +71,7 @@ from whamming.storage.storage_errors import (
 from whamming.storage.store.faults import point
 from whamming.storage.store.journal import JournalState, SealedSegment
 from whamming.storage.store.protocol import Progress, VerifyReport
+from whamming.storage.store.requests import KEPT
 from whamming.storage.store.snapshot import Snapshot
 
 log = logging.getLogger("whamming.storage")
@@ -162,7 +165,7 @@ class LmdbJournal:
             if not self._read_only:
                 with contextlib.suppress(StorageFullError):  # orphans are harmless; the next segment overwrites them
                     self._remove_orphans()
-        return JournalState(segments, batches)
+        return JournalState(segments, batches, kept_requests(manifest))
 
     def refresh(self) -> JournalState | Sequence[WriteBatch]:
         """Return the new writes, or everything if the segments have changed."""
@@ -258,12 +261,15 @@ class LmdbJournal:
             manifest["sealed"] = sealed_up_to
         bitmaps = {part.number: pack_dead(part.number, part.dead) for part in segments if part.dead is not None}
         with translated_errors(self._path), self._environment.env.begin(write=True) as txn:
-            txn.put(MANIFEST_KEY, pack_manifest(manifest))
             for number, bitmap in bitmaps.items():
                 txn.put(dead_key(number), bitmap)
             if sealed_up_to is not None:
-                for sequence, _ in list(delta_records(txn, 0, sealed_up_to)):
+                sealed = [(sequence, request_of(record)) for sequence, record in delta_records(txn, 0, sealed_up_to)]
+                requests = [*kept_requests(manifest), *(request for _, request in sealed if request)]
+                manifest["requests"] = b"".join(requests[-KEPT:]).hex()
+                for sequence, _ in sealed:
                     txn.delete(delta_key(sequence))
+            txn.put(MANIFEST_KEY, pack_manifest(manifest))
             for number in old - now:
                 remove_segment(txn, number)
             point("in install")

@@ -26,6 +26,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError, FormatError
 from whamming.storage.store.journal import SealedSegment
+from whamming.storage.store.requests import REQUEST_BYTES
 
 _CHECKS = 5
 
@@ -86,6 +87,12 @@ def read_manifest(txn: Any) -> dict[str, Any]:
 
 def segment_numbers(manifest: dict[str, Any]) -> list[int]:
     return [segment["number"] for segment in manifest["segments"]]
+
+
+def kept_requests(manifest: dict[str, Any]) -> list[bytes]:
+    """Return the request ids of recent writes that are in segments, oldest first."""
+    kept = bytes.fromhex(manifest.get("requests", ""))
+    return [kept[at : at + REQUEST_BYTES] for at in range(0, len(kept), REQUEST_BYTES)]
 
 
 def read_batches(txn: Any, settings: IndexSettings, first: int) -> list[WriteBatch]:

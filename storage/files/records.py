@@ -21,6 +21,7 @@ from whamming.storage.items.segment import SEGMENT_ARRAYS
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError, FormatError
+from whamming.storage.store.requests import REQUEST_BYTES
 
 FORMAT: Final = 2
 """The version of the file format that this code writes and reads."""
@@ -40,7 +41,7 @@ _PAYLOADS, _VECTORS = 1, 2
 _Buffer = TypeVar("_Buffer", bytearray, memoryview)
 
 _array_header = struct.Struct("<4sIQQB23x")
-_delta_header = struct.Struct("<4sIQIIQB15x")
+_delta_header = struct.Struct("<4sIQIIQB15s")
 _manifest_header = struct.Struct("<4sII")
 
 
@@ -145,7 +146,7 @@ def pack_delta(sequence: int, batch: WriteBatch) -> bytearray:
     rows, payloads, vectors = batch.upserts, batch.upserts.payloads, batch.upserts.vectors
     size = len(payloads.data) if payloads is not None else 0
     flags = (_PAYLOADS if payloads is not None else 0) | (_VECTORS if vectors is not None else 0)
-    header = _delta_header.pack(b"WHAd", 0, sequence, len(batch.deletes), len(rows), size, flags)
+    header = _delta_header.pack(b"WHAd", 0, sequence, len(batch.deletes), len(rows), size, flags, batch.request)
     columns = [batch.deletes.astype("<u8", copy=False), rows.ids.astype("<u8", copy=False), rows.codes]
     if vectors is not None:
         columns.append(vectors)
@@ -158,7 +159,7 @@ def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBa
     """Read a write batch, after checking its checksum, sizes and flags."""
     what = f"write {sequence}"
     view = checked(record, what, b"WHAd", _delta_header.size)
-    _, _, stored, deletes, upserts, size, flags = _delta_header.unpack_from(view)
+    _, _, stored, deletes, upserts, size, flags, request = _delta_header.unpack_from(view)
     width = settings.vector_bytes if flags & _VECTORS else 0
     expected = _delta_header.size + 8 * deletes + upserts * (8 + settings.code_bytes + width)
     expected += 8 * upserts + size if flags & _PAYLOADS else 0
@@ -188,7 +189,13 @@ def unpack_delta(record: Any, sequence: int, settings: IndexSettings) -> WriteBa
             int(payloads.ends[-1]) != size or (np.diff(payloads.ends.astype(np.int64)) < 0).any()
         ):
             raise CorruptStoreError(f"{what} has payloads that overlap or do not fill their bytes; restore a backup")
-    return WriteBatch(gone, Rows(ids, codes, payloads, vectors))
+    return WriteBatch(gone, Rows(ids, codes, payloads, vectors), request if any(request) else b"")
+
+
+def request_of(record: Any) -> bytes:
+    """Return the request id of a write's record, which was checked before; empty if it has none."""
+    request: bytes = _delta_header.unpack_from(record)[-1]
+    return request if any(request) else b""
 
 
 def pack_manifest(values: dict[str, Any]) -> bytearray:
@@ -225,3 +232,6 @@ def _check_manifest(values: dict[str, Any]) -> None:
     for number in numbers:
         if not 0 <= as_whole("a number", number) < 2**63:
             raise ValueError(f"{number} is out of range; it must be 0 to 2**63 - 1")
+    if len(values.get("requests", "")) % (2 * REQUEST_BYTES):
+        raise ValueError("the request ids have the wrong length")
+    bytes.fromhex(values.get("requests", ""))

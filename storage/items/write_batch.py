@@ -23,6 +23,8 @@ class WriteBatch:
     deletes: NDArray[np.uint64]
     upserts: Rows
     """Ids may repeat here."""
+    request: bytes = b""
+    """15 bytes by which the store recognises the write if it is sent again; empty if it has no request id."""
 
     @classmethod
     def of(

@@ -142,3 +142,9 @@ def _lower_priority() -> None:
     if sys.platform == "linux":  # each thread has its own priority there
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICE))
+
+
+def background_threads() -> int:
+    """Return how many threads a background build uses; half of the cores are left to searches."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)

@@ -94,6 +94,10 @@ class Contents:
             self.__dict__["_snapshot"] = made
         return made
 
+    def after(self, change: Change) -> tuple[Contents, int]:
+        """Return the contents after a change, and how many items it removed if it only deletes."""
+        return self.with_deletes(change) if change.only_deletes else (self.with_change(change), 0)
+
     def with_change(self, change: Change) -> Contents:
         """Return the contents after a change."""
         if change.touched is None:

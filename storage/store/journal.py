@@ -13,10 +13,11 @@ and must complete.
 Interrupts: a KeyboardInterrupt may end any method at any line. The next call must find no lock taken and no transaction
 open. If :meth:`Journal.append` is interrupted, the next call may return batches that it has returned before.
 
-A journal has to keep these arrays of a :class:`WriteBatch`: ``deletes``, ``upserts.ids``, ``upserts.codes``,
+A journal has to keep these parts of a :class:`WriteBatch`: ``deletes``, ``upserts.ids``, ``upserts.codes``,
 ``upserts.vectors`` unless it is None, and ``ends`` and ``data`` of ``upserts.payloads`` unless it is None. The types
 are ``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``, vectors
-``[n, settings.vector_bytes]``. Arrays that a journal returns may be read-only. ``IndexSettings.to_json`` and
+``[n, settings.vector_bytes]``. ``request`` has to be kept, too, 0 or 15 bytes: see ``requests.py``. Arrays that a
+journal returns may be read-only. ``IndexSettings.to_json`` and
 ``from_json`` convert the settings.
 
 The database does the rest: it keeps other processes from writing, puts the file ``encoder`` next to the journal's
@@ -58,6 +59,8 @@ class JournalState:
     segments: Sequence[SealedSegment] = ()
     batches: Sequence[WriteBatch] = ()
     """The writes that are not in a segment yet, oldest first."""
+    requests: Sequence[bytes] = ()
+    """The request ids of the last writes that are in segments, oldest first: ``KEPT`` of them, if there are as many."""
 
 
 class Journal(Protocol):
@@ -130,6 +133,7 @@ class Journal(Protocol):
         """Atomically replace the segments of the index by these, with these dead items.
 
         ``sealed_up_to``: an earlier :attr:`position`. Writes up to it are in segments now, and are removed as well.
+        The request ids of the last ``KEPT`` of them stay, for :attr:`JournalState.requests`.
         """
 
     def reopen(self) -> Mapping[int, Segment]:

@@ -47,6 +47,7 @@ from whamming.storage.store.faults import point
 from whamming.storage.store.group_commit import GroupCommit, QueuedWrite
 from whamming.storage.store.journal import Journal, JournalState, SealedSegment
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport, share_of
+from whamming.storage.store.requests import AppliedRequests
 from whamming.storage.store.snapshot import Snapshot
 
 log = logging.getLogger("whamming.storage")
@@ -77,6 +78,7 @@ class SegmentedStore:
         self._closed = self._abandoned = False
         self._last_snapshot = -math.inf
         self._unsaved: list[WriteBatch] = []
+        self._applied = AppliedRequests()
         self._group_commit = GroupCommit(self._writing, self._commit)
         self._saver = BackgroundTask("whamming-save", self.flush, delay=ASYNC_SECONDS, retry=True)
         self._merger = BackgroundTask("whamming-merge", self._merge_runs)
@@ -92,6 +94,8 @@ class SegmentedStore:
             raise
 
     def _contents_from(self, state: JournalState, version: int) -> Contents:
+        if not self.read_only:
+            self._applied.recover(state.requests, state.batches)
         sealed = tuple(LivePart(found.segment, found.number, found.dead) for found in state.segments)
         return Contents(self.settings, sealed, version=version).with_pending(state.batches).apply_pending()
 
@@ -160,9 +164,13 @@ class SegmentedStore:
         with self._writing:
             self._check_writable()
             self._journal.check_files(writing=True)
+            known = self._applied.removed_by(change.batch)
+            if known is not None:
+                return known
             with self._changing:
-                self._contents, removed = _with_change(self._contents, change)
+                self._contents, removed = self._contents.after(change)
             self._unsaved.append(change.batch)
+            self._applied.add({change.batch.request: removed})
             self._writes += 1
         self._saver.request()
         return removed
@@ -174,11 +182,11 @@ class SegmentedStore:
         recovered: Sequence[WriteBatch] | None = None
         try:
             writes = self._group_commit.take()
-            batches = [*unsaved, *(write.change.batch for write in writes)]
-            if not batches:
+            if not unsaved and not writes:
                 return
             self._check_writable()
-            recovered = self._journal.append(batches)
+            batches = [*unsaved, *self._applied.without_repeats(write.change.batch for write in writes)]
+            recovered = self._journal.append(batches) if batches else ()
             self._publish(recovered, unsaved, writes)
         except BaseException as error:
             if recovered is None:
@@ -198,11 +206,17 @@ class SegmentedStore:
             contents = self._contents
             if recovered:  # older than the unsaved batches, which are applied already: apply those again
                 contents = contents.with_pending([*recovered, *unsaved])
+            applied = dict.fromkeys((batch.request for batch in recovered), 0)
             removed = []
             for write in writes:
-                contents, count = _with_change(contents, write.change)
+                batch = write.change.batch
+                count = applied.get(batch.request, self._applied.removed_by(batch)) if batch.request else None
+                if count is None:
+                    contents, count = contents.after(write.change)
+                    applied[batch.request] = count
                 removed.append(count)
             self._contents, self._unsaved = contents, []
+            self._applied.add(applied)
             for write, count in zip(writes, removed, strict=True):
                 if not write.done:
                     self._writes += 1
@@ -443,8 +457,3 @@ class SegmentedStore:
         self._check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
-
-
-def _with_change(contents: Contents, change: Change) -> tuple[Contents, int]:
-    """Return the contents after a change, and how many items it removed if it only deletes."""
-    return contents.with_deletes(change) if change.only_deletes else (contents.with_change(change), 0)

@@ -120,7 +120,10 @@ class Messages(Faults):
         if self.chance(0.01):  # close to the maximum size of a message
             count = MAX_MESSAGE // (width + 8) - rng.choice((0, 1, 2, 3, 10))
         message = item_pb2.UpsertRequest(
-            index="" if self.chance(0.2) else name, sequence=self.whole(), durability=self.number((0, 0, 0, 1, 2))
+            index="" if self.chance(0.2) else name,
+            sequence=self.whole(),
+            durability=self.number((0, 0, 0, 1, 2)),
+            request_id=rng.randbytes(rng.choice((0, 0, 8, 16, 64))),
         )
         items = message.items
         items.ids.uint64 = self.torn(self.ids(count))
@@ -141,6 +144,7 @@ class Messages(Faults):
         """For Delete."""
         message = item_pb2.DeleteRequest(index=self.name(writes=True), durability=self.number((0, 0, 1, 2)))
         message.ids.uint64 = self.some_ids()
+        message.request_id = self.rng.randbytes(self.rng.choice((0, 0, 8, 16, 64)))
         return message
 
     def get(self) -> Message:

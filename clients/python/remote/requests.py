@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -111,6 +112,7 @@ class UpsertRequests:
         self.acknowledged = 0
         """Number of messages, counted from the first, that the server has acknowledged."""
         self._index = index
+        self._request_id = uuid.uuid4().bytes
         self._durability = DURABILITIES.number("durability", durability)
         self._ids = as_ids(ids)
         count = len(self._ids)
@@ -148,7 +150,10 @@ class UpsertRequests:
 
     def _message(self, sequence: int) -> item_pb2.UpsertRequest:
         rows = self._pieces[sequence]
-        message = item_pb2.UpsertRequest(index=self._index, sequence=sequence, durability=self._durability)
+        request_id = self._request_id + sequence.to_bytes(4, "big")  # the same if the message is sent again
+        message = item_pb2.UpsertRequest(
+            index=self._index, sequence=sequence, durability=self._durability, request_id=request_id
+        )
         items = message.items
         items.ids.CopyFrom(id_column(self._ids[rows]))
         if self._codes is not None:
@@ -189,7 +194,8 @@ def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
 def delete_requests(index: str, ids: ArrayLike, durability: Durability | None) -> Iterator[item_pb2.DeleteRequest]:
     when, unwanted = DURABILITIES.number("durability", durability), as_ids(ids)
     for first in range(0, len(unwanted), MAX_IDS):
-        yield item_pb2.DeleteRequest(index=index, ids=id_column(unwanted[first : first + MAX_IDS]), durability=when)
+        column = id_column(unwanted[first : first + MAX_IDS])
+        yield item_pb2.DeleteRequest(index=index, ids=column, durability=when, request_id=uuid.uuid4().bytes)
 
 
 def get_request(index: str, ids: NDArray[np.uint64]) -> item_pb2.GetRequest:

@@ -101,7 +101,7 @@ class FileJournal:
         if not self._read_only:
             self._log.truncate(self._end)  # removes an incomplete write, left by a crash
             self._remove_others()
-        return JournalState(segments, batches)
+        return JournalState(segments, batches, [bytes.fromhex(request) for request in manifest["requests"]])
 
     def _new_batches(self) -> list[WriteBatch]:
         batches = []
@@ -174,9 +174,10 @@ class FileJournal:
             os.fsync(file.fileno())
         if sealed_up_to is not None:
             manifest["log"] = f"log-{manifest['generation']}"
-            kept = [batch for _, batch in _records(self._path / self._manifest["log"], 0)][
-                sealed_up_to - manifest["before"] :
-            ]
+            batches = [batch for _, batch in _records(self._path / self._manifest["log"], 0)]
+            sealed, kept = batches[: sealed_up_to - manifest["before"]], batches[sealed_up_to - manifest["before"] :]
+            requests = [*manifest["requests"], *(batch.request.hex() for batch in sealed if batch.request)]
+            manifest["requests"] = requests[-1024:]
             manifest["before"] = sealed_up_to
             with (self._path / manifest["log"]).open("wb") as file:
                 file.write(b"".join(map(_record, kept)))
@@ -273,7 +274,7 @@ class FileBackend:
         path.mkdir(parents=True)
         (path / "log-0").touch()
         np.savez(path / "dead-0.npz")
-        manifest = {"settings": settings.to_json(), "generation": 0, "segments": [], "before": 0}
+        manifest = {"settings": settings.to_json(), "generation": 0, "segments": [], "before": 0, "requests": []}
         _write_manifest(path, manifest | {"log": "log-0", "dead": "dead-0.npz"})
 
     def open(self, path: Path, settings: IndexSettings | None, *, read_only: bool) -> SegmentedStore:
@@ -323,6 +324,7 @@ def _records(path: Path, start: int) -> Iterator[tuple[int, WriteBatch]]:
 def _record(batch: WriteBatch) -> bytes:
     rows = batch.upserts
     columns: dict[str, Any] = {"deletes": batch.deletes, "ids": rows.ids, "codes": rows.codes}
+    columns["request"] = np.frombuffer(batch.request, dtype=np.uint8)
     if rows.payloads is not None:
         columns |= {"ends": rows.payloads.ends, "data": rows.payloads.data}
     if rows.vectors is not None:
@@ -337,4 +339,5 @@ def _unpack(body: bytes) -> WriteBatch:
     with np.load(io.BytesIO(body)) as columns:
         payloads = Payloads(columns["ends"], columns["data"]) if "ends" in columns else None
         vectors = columns.get("vectors")
-        return WriteBatch(columns["deletes"], Rows(columns["ids"], columns["codes"], payloads, vectors))
+        rows = Rows(columns["ids"], columns["codes"], payloads, vectors)
+        return WriteBatch(columns["deletes"], rows, columns["request"].tobytes())
