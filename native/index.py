@@ -122,7 +122,8 @@ class Index:
         reorder : store similar codes next to each other, for faster searches. Takes 4 bytes per code if ``ids`` is
             None.
         threads : number of threads for the build; by default one per core.
-        progress : called about every 0.1 s with the fraction done, 0.0 to 1.0.
+        progress : called about every 0.1 s with the fraction done, 0.0 to 1.0. If it raises an error, the build is
+            cancelled, and the error is raised.
 
         Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
         a few bytes per bucket.
@@ -161,6 +162,7 @@ class Index:
                 "buckets": _BUCKETS[buckets],
                 "reorder": int(reorder),
                 "threads": check_threads(threads),
+                "cancel": (cancel := ffi.new("uint32_t *")),
             },
         )
         arrays = ffi.new("struct wh_arrays *")
@@ -178,10 +180,15 @@ class Index:
             thread = Thread(target=work, name="whamming-build")
             thread.start()
             working = True
-            while working:
-                thread.join(0.1)
-                working = thread.is_alive()  # checked before `done` is read, so the last report is final
-                progress(done[0] / 1000)
+            try:
+                while working:
+                    thread.join(0.1)
+                    working = thread.is_alive()  # checked before `done` is read, so the last report is final
+                    progress(done[0] / 1000)
+            except BaseException:
+                cancel[0] = 1
+                thread.join()
+                raise
         check(status[0], f"building an index of {n} codes of {bits} bits")
         owner = ffi.gc(arrays, lib.wh_arrays_free)
 

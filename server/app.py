@@ -215,10 +215,10 @@ class Server:
             await self._forwarding.close()
         self._fits.stop()
         await asyncio.to_thread(self._fits.close)
+        if self._given is None:  # first, because this abandons seals and merges, which may take minutes
+            await asyncio.to_thread(self._database.close)
         await asyncio.to_thread(self._storage.close)
         await asyncio.to_thread(self._searcher.close)
-        if self._given is None:
-            await asyncio.to_thread(self._database.close)
 
     async def _check_files(self) -> None:
         """Let health checks fail while files of the database are lost."""

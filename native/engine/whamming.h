@@ -45,7 +45,8 @@ enum wh_status {
     WH_NO_TABLES = 6,  /* WH_PROBE was requested, but no part has tables */
     WH_TOO_LARGE = 7,  /* n x tables exceeds 2^32 - 1, the limit of the single layout */
     WH_OVERFLOW = 8,   /* a distance would exceed the range of a double */
-    WH_SPAN = 9        /* the costs differ so much in magnitude that their sums do not fit in 126 bits */
+    WH_SPAN = 9,       /* the costs differ so much in magnitude that their sums do not fit in 126 bits */
+    WH_STOPPED = 10    /* the build was cancelled */
 };
 
 /* The meaning of a status, in English. Never NULL; the text is static. */
@@ -165,6 +166,8 @@ struct wh_build_options {
     uint32_t buckets; /* enum wh_buckets */
     uint32_t reorder; /* 1: store similar codes next to each other (faster searches); 0: keep the order of the rows */
     uint32_t threads; /* 0 or 1: build on the calling thread */
+    volatile uint32_t
+        *cancel; /* another thread may set it to 1. The build then ends soon, with WH_STOPPED. May be NULL */
 };
 
 /* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32). Equal codes are stored
@@ -175,7 +178,7 @@ struct wh_build_options {
  *   arrays    out: owned by the caller; free them with wh_arrays_free
  * Peak memory: the finished arrays, plus 24 bytes per code, plus 4 bytes per bucket and thread; for the single layout
  * also 4 bytes per bucket and table.
- * Failures: WH_ARGUMENT, WH_MEMORY, WH_TOO_LARGE. Thread-safe. */
+ * Failures: WH_ARGUMENT, WH_MEMORY, WH_STOPPED, WH_TOO_LARGE. Thread-safe. */
 int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct wh_build_options *options,
              volatile uint32_t *progress, struct wh_arrays *arrays);
 

@@ -126,7 +126,10 @@ class Store(Protocol):
         """Write a consistent copy to a new directory, which the same backend can open. Writes continue meanwhile."""
 
     def close(self) -> None:
-        """Finish running operations and release all resources. Closing twice is allowed."""
+        """Save all writes, and release all resources. Closing twice is allowed.
+
+        Seals and merges that are running are abandoned; they raise ClosedError, and lose nothing.
+        """
 
 
 class Backend(Protocol):

@@ -41,7 +41,7 @@ from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError
 from whamming.storage.store import maintenance
-from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads
+from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads, checking
 from whamming.storage.store.contents import Change, Contents
 from whamming.storage.store.faults import point
 from whamming.storage.store.group_commit import GroupCommit, QueuedWrite
@@ -289,7 +289,9 @@ class SegmentedStore:
             self._contents = self._contents.without_frozen_count()
 
     def _merge(self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None = None) -> None:
-        self._journal.check_segments([part.number for part in parts if part.number is not None])
+        for part in parts:
+            self._check_open()
+            self._journal.check_segments([part.number] if part.number is not None else [])
         self._replace(parts, progress, threads, None)
         self._compactions += 1
 
@@ -302,9 +304,11 @@ class SegmentedStore:
         ``sealed_up_to``: as in :meth:`Journal.install`.
         """
 
+        watch = checking(self._check_open, progress)  # closing the index cancels the build
+
         def build() -> Segment | None:
             rows = Rows.concatenate([part.rows() for part in parts])
-            return Segment.build(self.settings, rows, threads=threads, progress=progress) if len(rows) else None
+            return Segment.build(self.settings, rows, threads=threads, progress=watch) if len(rows) else None
 
         new = build() if threads is None else at_low_priority(build)
         self._check_open()  # before it is written to a file that was dropped
@@ -378,7 +382,6 @@ class SegmentedStore:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> StoreStats:
-        """Return statistics."""
         snapshot, contents = self.snapshot(), self._contents
         sizes = self._journal.sizes()
         if sizes is None:
@@ -406,7 +409,6 @@ class SegmentedStore:
             return 0, 0
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Verify every byte against its checksum; RAM has none."""
         self._check_open()
         return self._journal.verify(progress)
 
@@ -429,7 +431,7 @@ class SegmentedStore:
             task.stop()
 
     def close(self) -> None:
-        """Finish running operations and release all resources. Closing twice is allowed."""
+        """Save all writes, abandon seals and merges, and release all resources. Closing twice is allowed."""
         with self._closing:
             if self._closed:
                 return

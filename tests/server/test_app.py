@@ -40,7 +40,7 @@ from whamming.server import Config, Server, serve
 from whamming.server.app import SERVICES, server_options
 from whamming.server.listening import ListenError
 from whamming.storage import IndexSettings, WriterBusyError
-from whamming.v1.index_pb2 import GetIndexRequest, ListIndexesRequest
+from whamming.v1.index_pb2 import CompactIndexRequest, GetIndexRequest, ListIndexesRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -169,6 +169,26 @@ def stopping() -> Iterator[ServerProcess]:
     with ServerProcess(grace_seconds=0.5) as server:
         yield server
         server.check_log()
+
+
+def test_sigterm_abandons_a_merge_after_the_grace_period(tmp_path: Path) -> None:
+    """It is made again later. The old segments stay until then."""
+    count = 400_000
+    codes = np.random.default_rng(4).integers(0, 256, (count, 32), dtype=np.uint8)
+    with whamming.open(tmp_path / "db") as database:
+        index = database.create_index("docs", 256)
+        index.upsert(np.arange(count), codes)
+        index.seal()
+        index.delete([3])
+        index.seal()
+    with ServerProcess(tmp_path / "db", grace_seconds=0.2) as server, server.stubs() as stubs:
+        for _ in stubs.indexes.CompactIndex(CompactIndexRequest(name="docs")):
+            break  # it has begun
+        assert server.stop() == 0
+        server.check_log()
+    with whamming.open(tmp_path / "db") as database:
+        stats = database.index("docs").stats()
+        assert (stats.items, stats.dead_rows) == (count - 1, 1), "the server has not waited for it"
 
 
 def test_an_idle_server_stops_at_once(stopping: ServerProcess) -> None:

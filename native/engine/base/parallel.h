@@ -14,4 +14,9 @@ static inline void progress_report(volatile uint32_t *progress, uint32_t value) 
     if (progress) atomic_store_explicit((volatile _Atomic uint32_t *)progress, value, memory_order_relaxed);
 }
 
+/* Whether another thread has cancelled the work. cancel may be NULL. */
+static inline int is_cancelled(volatile uint32_t *cancel) {
+    return cancel && atomic_load_explicit((volatile _Atomic uint32_t *)cancel, memory_order_relaxed);
+}
+
 #endif

@@ -21,6 +21,8 @@ const char *wh_status_text(int status) {
         return "the index is too large for the single layout: codes x tables exceeds 2^32 - 1";
     case WH_SPAN:
         return "the costs differ too much in magnitude to add them up exactly";
+    case WH_STOPPED:
+        return "the build was cancelled";
     case WH_OVERFLOW:
         return "a distance is beyond the range of a double; scale the costs down";
     default:

@@ -23,7 +23,7 @@ struct build {
     uint32_t **next; /* per thread: the next free position of each bucket */
     uint32_t *wide;  /* the single directory in wide form */
     uint64_t places; /* number of buckets of the largest table */
-    volatile uint32_t *progress;
+    volatile uint32_t *progress, *cancel;
     _Atomic uint32_t tables_done;
 };
 
@@ -43,6 +43,7 @@ static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
 static void fill_block(void *context, size_t block, uint32_t worker) {
     struct build *b = context;
     (void)worker;
+    if (is_cancelled(b->cancel)) return;
     size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
     uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
     uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
@@ -58,6 +59,9 @@ static void fill_block(void *context, size_t block, uint32_t worker) {
     }
 }
 
+/* Whether a loop over rows must end, because the build was cancelled. Looks at the flag now and then. */
+static int must_stop(const struct build *b, uint64_t row) { return row % 65536 == 0 && is_cancelled(b->cancel); }
+
 /* Count the keys of table t into offset[bucket x stride + 1], ready for prefix sums. */
 static void count_table(void *context, size_t table, uint32_t worker) {
     struct build *b = context;
@@ -65,7 +69,8 @@ static void count_table(void *context, size_t table, uint32_t worker) {
     uint32_t t = (uint32_t)table;
     uint32_t *offset = b->wide ? b->wide + t : (uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory);
     size_t stride = b->wide ? b->meta.tables : 1;
-    for (uint64_t row = 0; row < b->meta.rows; row++) offset[key_bucket(b, t, row) * stride + 1]++;
+    for (uint64_t row = 0; row < b->meta.rows && !must_stop(b, row); row++)
+        offset[key_bucket(b, t, row) * stride + 1]++;
 }
 
 static void place_table(void *context, size_t table, uint32_t worker) {
@@ -76,7 +81,7 @@ static void place_table(void *context, size_t table, uint32_t worker) {
     uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.rows;
     for (uint64_t bucket = 0; bucket < places; bucket++) next[bucket] = offset[bucket * stride];
     uint32_t *postings = (uint32_t *)b->data[WH_POSTINGS];
-    for (uint64_t row = 0; row < b->meta.rows; row++) {
+    for (uint64_t row = 0; row < b->meta.rows && !must_stop(b, row); row++) {
         uint64_t position = base + next[key_bucket(b, t, row)]++;
         postings[position] = (uint32_t)row;
         if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
@@ -117,6 +122,8 @@ static int allocate(struct build *b, int array) {
     return b->size[array] && !b->data[array] ? WH_MEMORY : WH_OK;
 }
 
+static int stopped(const struct build *b) { return is_cancelled(b->cancel) ? WH_STOPPED : WH_OK; }
+
 static int build_tables(struct build *b) {
     uint32_t m = b->meta.tables, threads = b->options->threads > 1 ? b->options->threads : 1;
     int status = WH_MEMORY;
@@ -132,6 +139,8 @@ static int build_tables(struct build *b) {
     if (b->meta.layout == WH_SINGLE) {
         if (!(b->wide = wh_calloc((size_t)(b->places * m + 1), sizeof *b->wide))) goto out;
         parallel_run(threads, m, count_table, b);
+        if ((status = stopped(b)) != WH_OK) goto out;
+        status = WH_MEMORY;
         prefix_sums(b->wide, b->places * m + 1);
         b->meta.narrow = (uint32_t)narrow_fits(b);
     }
@@ -139,6 +148,7 @@ static int build_tables(struct build *b) {
     if (allocate(b, WH_DIRECTORY) || allocate(b, WH_POSTINGS) || allocate(b, WH_ENTRIES)) goto out;
     if (b->meta.layout == WH_MULTI) {
         parallel_run(threads, m, count_table, b);
+        if ((status = stopped(b)) != WH_OK) goto out;
         for (uint32_t t = 0; t < m; t++)
             prefix_sums((uint32_t *)(b->data[WH_DIRECTORY] + b->substring[t].directory),
                         (UINT64_C(1) << b->substring[t].directory_bits) + 1);
@@ -148,7 +158,7 @@ static int build_tables(struct build *b) {
         memcpy(b->data[WH_DIRECTORY], b->wide, (size_t)b->size[WH_DIRECTORY]);
     }
     parallel_run(threads, m, place_table, b);
-    status = WH_OK;
+    status = stopped(b);
 out:
     for (uint32_t t = 0; t < threads; t++) wh_free(b->next[t]);
     return status;
@@ -222,7 +232,7 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
     const struct wh_build_options *o = b->options;
     uint64_t n = b->meta.n, bytes = code_bytes_of(o->bits);
     uint8_t last_mask = (uint8_t)(o->bits & 7 ? (1u << (o->bits & 7)) - 1 : 255);
-    int status = distinct_find(distinct, codes, n, bytes, last_mask);
+    int status = distinct_find(distinct, codes, n, bytes, last_mask, b->cancel);
     if (status != WH_OK) return status;
     uint64_t rows = b->meta.rows = distinct->count;
     b->meta.id_bytes = ids ? 8 : o->reorder || rows < n ? 4 : 0;
@@ -244,8 +254,8 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
         order[row] = (uint32_t)row;
     }
     if (o->reorder) {
-        status =
-            order_codes(b->data[WH_CODES], order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT, ORDERED);
+        status = order_codes(b->data[WH_CODES], order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT,
+                             ORDERED, b->cancel);
         if (status != WH_OK) return status;
     }
     for (uint64_t row = 0; row < rows; row++) row_of[order[row]] = (uint32_t)row;
@@ -254,6 +264,7 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
 
     parallel_run(o->threads, (size_t)((rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);
     progress_report(b->progress, BLOCKED);
+    if ((status = stopped(b)) != WH_OK) return status;
     if (o->tables && (status = build_tables(b)) != WH_OK) return status;
     write_meta(b);
     progress_report(b->progress, FINISHED);
@@ -280,7 +291,8 @@ int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct
                                .buckets = options->buckets,
                                .reordered = options->reorder,
                                .directory_bits = directory_bits_for(n, longest)},
-                      .progress = progress};
+                      .progress = progress,
+                      .cancel = options->cancel};
     struct distinct distinct = {0};
     uint32_t *scratch[3] = {NULL};
     int status = build(&b, codes, ids, &distinct, scratch);

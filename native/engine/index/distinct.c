@@ -7,6 +7,7 @@
 #include "index/distinct.h"
 
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "whamming.h"
 
 #include <string.h>
@@ -34,7 +35,8 @@ static int equal(const uint8_t *a, const uint8_t *b, size_t bytes, uint8_t last_
     return memcmp(a, b, bytes - 1) == 0 && ((a[bytes - 1] ^ b[bytes - 1]) & last_mask) == 0;
 }
 
-int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t bytes, uint8_t last_mask) {
+int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t bytes, uint8_t last_mask,
+                  volatile uint32_t *cancel) {
     enum { AHEAD = 16 };
     int log = 4;
     while ((UINT64_C(1) << log) < 2 * n) log++;
@@ -60,6 +62,10 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
                 d->first[d->count++] = (uint32_t)row;
             }
             d->number_of[row] = table[place];
+        }
+        if (i % 65536 == 0 && is_cancelled(cancel)) {
+            wh_free(table);
+            return WH_STOPPED;
         }
         if (i < n) {
             uint64_t place = hash(codes + i * bytes, bytes, last_mask) >> (64 - log);

@@ -13,7 +13,8 @@ struct distinct {
 /* Find the distinct codes. In the last byte of a code, only the bits in last_mask are compared. The result takes 8
  * bytes per code; scratch memory is 8 to 16 bytes per code. Returns a wh_status (WH_MEMORY); distinct_free is safe on a
  * zeroed or failed struct. */
-int distinct_find(struct distinct *distinct, const uint8_t *codes, uint64_t n, size_t code_bytes, uint8_t last_mask);
+int distinct_find(struct distinct *distinct, const uint8_t *codes, uint64_t n, size_t code_bytes, uint8_t last_mask,
+                  volatile uint32_t *cancel);
 void distinct_free(struct distinct *distinct);
 
 #endif

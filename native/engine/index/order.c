@@ -56,6 +56,7 @@ struct ordering {
     struct scratch *scratch; /* per thread */
     volatile uint32_t *progress;
     uint32_t from, to; /* range of the progress */
+    volatile uint32_t *cancel;
     _Atomic size_t done;
     size_t n;
 };
@@ -181,7 +182,7 @@ static void order_node(void *context, size_t i, uint32_t worker) {
     struct node stack[DEPTH];
     size_t depth = 0;
     stack[depth++] = o->nodes[i];
-    while (depth) {
+    while (depth && !is_cancelled(o->cancel)) {
         struct node node = stack[--depth];
         size_t zeros = node.count > LEAF ? split(o, node, s) : 0;
         if (zeros == 0) {
@@ -196,7 +197,7 @@ static void order_node(void *context, size_t i, uint32_t worker) {
 }
 
 int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_t threads, volatile uint32_t *progress,
-                uint32_t from, uint32_t to) {
+                uint32_t from, uint32_t to, volatile uint32_t *cancel) {
     enum { MAX_NODES = 1024 }; /* a pass starts with fewer than 8 x 64 = 512 nodes and at most doubles them */
     if (threads < 1) threads = 1;
     if (threads > MAX_NODES / 16) threads = MAX_NODES / 16;
@@ -209,6 +210,7 @@ int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_
                          .progress = progress,
                          .from = from,
                          .to = to,
+                         .cancel = cancel,
                          .n = n};
     int status = o.nodes && o.scratch ? WH_OK : WH_MEMORY;
     if (status == WH_OK && n > 0) {
@@ -217,7 +219,7 @@ int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_
         o.nodes[0] = (struct node){0, n};
         for (size_t before = 0; before < count && count < wanted;) {
             before = count;
-            for (size_t i = 0; i < before; i++) {
+            for (size_t i = 0; i < before && !is_cancelled(cancel); i++) {
                 struct node node = o.nodes[i];
                 size_t zeros = node.count > LEAF ? split(&o, node, &o.scratch[0]) : 0;
                 if (zeros == 0) continue;
@@ -229,5 +231,5 @@ int order_codes(uint8_t *codes, uint32_t *rows, size_t n, uint32_t bits, uint32_
     }
     wh_free(o.nodes);
     wh_free(o.scratch);
-    return status;
+    return status == WH_OK && is_cancelled(cancel) ? WH_STOPPED : status;
 }
