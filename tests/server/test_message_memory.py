@@ -140,7 +140,7 @@ def test_the_first_message_has_a_deadline() -> None:
 
 
 def test_requests_that_wait_are_not_read(tmp_path: Path) -> None:
-    """One stream sends 250 MB of queries, and does not read their hits. All are answered when it does."""
+    """One stream sends 240 MiB of queries at once. The server keeps 64 to 80 MiB of them, and answers all."""
     bits, count, batches = 4096, 240, 16
     with ServerProcess(max_batch=count * batches) as server, server.stubs() as stubs:
         docs = Collection.uniform(stubs, "docs", 2000, bits)
@@ -155,8 +155,9 @@ def test_requests_that_wait_are_not_read(tmp_path: Path) -> None:
                 talk.send(search_pb2.SearchRequest(queries=batch))
             ends, peak = 0, 0
             for response in talk.call:
+                assert not response.ends.errors
                 ends += len(response.ends.query_ids)
                 peak = max(peak, server.usage().rss)
                 if ends == count * batches:
                     break
-        assert peak - before <= 160 * MB, f"{(peak - before) / MB:.0f} MiB"
+        assert peak - before <= 208 * MB, f"{(peak - before) / MB:.0f} MiB"
