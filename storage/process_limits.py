@@ -5,22 +5,26 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-MOST_OPEN: Final = 1000
-"""At most this many indexes are open at a time, whatever the limits of the process are."""
+MOST_OPEN: Final = 250
+"""At most this many indexes are open at a time, whatever the limits of the process are. LMDB allocates 3 MiB for each
+file that is open for writing."""
 LEAST_OPEN: Final = 4
 FILES_PER_INDEX: Final = 6
 """File descriptors of an open index: data, data of the writer, locks, directory, and some that are open briefly."""
 OTHER_FILES: Final = 128
 """File descriptors that are left to the rest of the process, such as connections."""
+
 LARGE_MAP: Final = 1 << 40
 """The size of the map of a file: address space, not memory or disk. A file cannot grow beyond its map while it is open,
 and a map cannot be changed while it is in use."""
-SMALL_MAP: Final = 32 << 30
-"""The size of the map of a small file if many are open."""
-SMALL_FILE: Final = 4 << 30
 LARGE_MAPS: Final = 64
-"""While fewer files are mapped, each gets a large map. A process has 128 TiB of address space: 64 large maps and 1000
-small ones fit."""
+"""While fewer files are mapped, each gets a large map. Then small files get smaller ones: a process has 128 TiB of
+address space, and 64 maps of 1 TiB and 190 of 256 GiB fit into that."""
+SMALL_FILE: Final = 16 << 30
+"""Larger files get large maps in any case."""
+SMALL_MAP: Final = 256 << 30
+LEAST_MAP: Final = 32 << 30
+"""The map of a file if the address space is not sufficient for a larger one."""
 
 
 def max_open_indexes() -> int:
@@ -47,5 +51,5 @@ def memory_text() -> str:
         return "the address space or the memory of the process is used up; use fewer indexes at once"
     return (
         f"the process may use {limit} bytes of address space (RLIMIT_AS), and the map of an index takes "
-        f"{SMALL_MAP} or more; remove this limit (ulimit -v unlimited), and limit the memory in another way"
+        f"{LEAST_MAP} or more; remove this limit (ulimit -v unlimited), and limit the memory in another way"
     )

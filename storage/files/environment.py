@@ -13,7 +13,7 @@ from typing import IO, Any, ClassVar, Final
 import lmdb
 
 from whamming.storage.files.locks import PRIVATE_FILE, try_lock, unlock
-from whamming.storage.process_limits import LARGE_MAP, LARGE_MAPS, SMALL_FILE, SMALL_MAP
+from whamming.storage.process_limits import LARGE_MAP, LARGE_MAPS, LEAST_MAP, SMALL_FILE, SMALL_MAP
 from whamming.storage.storage_errors import ClosedError, StorageError, WriterBusyError
 
 MAX_READERS: Final = 1022
@@ -48,15 +48,15 @@ class Environment:
         self.env = self._mapped(path, readonly=read_only, create=not read_only, lock=lock)
 
     def _mapped(self, path: Path, **options: Any) -> Any:
-        """Open the file with a large map, or a small one if the file is small and many are mapped."""
+        """Open the file with a large map, or with a smaller one if the file is small and many are mapped."""
         large = len(self._opened) < LARGE_MAPS or (path / "data.mdb").stat().st_size > SMALL_FILE
-        if large:
+        for size in (LARGE_MAP, SMALL_MAP) if large else (SMALL_MAP,):
             try:
-                return _open(path, LARGE_MAP, **options)
+                return _open(path, size, **options)
             except lmdb.Error as error:
                 if os.strerror(errno.ENOMEM) not in str(error):
                     raise
-        return _open(path, SMALL_MAP, **options)
+        return _open(path, LEAST_MAP, **options)
 
     @classmethod
     def shared(cls, path: Path, user: object, *, read_only: bool) -> Environment:
@@ -90,7 +90,7 @@ class Environment:
         """
         with cls._lock:
             _allocate_lock_file(path)
-            return _open(path, SMALL_MAP)
+            return _open(path, LEAST_MAP)
 
     def hold(self, user: object) -> None:
         """Keep the file open until the user calls :meth:`release`."""

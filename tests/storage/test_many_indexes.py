@@ -225,7 +225,7 @@ def test_small_maps_are_used_when_many_files_are_open(disk: Place, monkeypatch: 
     with disk.open() as database:
         names = fill(database, 10)
         sizes = [found.env.info()["map_size"] for found in Environment._opened.values()]
-        assert sorted(sizes)[:7] == [32 << 30] * 7
+        assert sorted(sizes)[:7] == [256 << 30] * 7
         assert max(sizes) == 1 << 40
         assert [nearest(database, name) for name in names] == list(range(10))
     gc.collect()
