@@ -17,7 +17,7 @@ from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_factor, read_queries
-from whamming.storage.search import Search
+from whamming.storage.search import Search, make_costs
 from whamming.storage.settings import (
     BitOrder,
     Durability,
@@ -45,7 +45,7 @@ from whamming.storage.store.journal import Journal, JournalState, SealedSegment
 from whamming.storage.store.protocol import Backend, Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.segmented import SegmentedStore
 from whamming.storage.store.snapshot import Items, Snapshot
-from whamming.storage.stored_index import StoredIndex, make_costs
+from whamming.storage.stored_index import StoredIndex
 from whamming.storage.transfer.items import (
     CodesFile,
     ItemsIndex,

@@ -23,7 +23,7 @@ def file_problems(database: Database) -> list[str]:
             problems.append(f"{path} cannot be used: {error.strerror}; restore the directory, then restart the server")
     for name, index in database.indexes.all().items():
         try:
-            index.store.check_files(writing=not database.read_only)
+            index.check_files(writing=not database.read_only)
         except WhammingError as error:
             if not index.closed:  # otherwise it may have been dropped
                 problems.append(f"index {name!r}: {error}")

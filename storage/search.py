@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from whamming.native import Budget, Hit, Stats
+from whamming.native import Budget, Costs, Hit, InvalidArgumentError, Stats
+from whamming.native.costs import as_array, as_codes
 from whamming.native.display import counted
+from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import ClosedError
 from whamming.storage.store.snapshot import Snapshot
 from whamming.storage.verbs import SearchVerbs, verb
@@ -94,3 +96,24 @@ class Search(SearchVerbs):
     def close(self) -> None:
         self._closed = True
         self._cursor.close()
+
+
+def make_costs(
+    settings: IndexSettings, code: ArrayLike | None, weights: ArrayLike | None, table: ArrayLike | None
+) -> Costs:
+    """Return the costs of a query, or of a batch of them, from the user's arguments."""
+    if table is not None:
+        if code is not None or weights is not None:
+            raise InvalidArgumentError("both a cost table and a code or weights; give one or the other")
+        return Costs.table(table)
+    if code is None:
+        raise InvalidArgumentError("no query; give a code or a cost table")
+    packed = as_array(code, "query codes")
+    single = packed.ndim == 1
+    codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
+    given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
+    if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
+        raise InvalidArgumentError(
+            f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"
+        )
+    return Costs.weights(codes[0] if single else codes, given)

@@ -20,7 +20,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -95,3 +97,16 @@ def from_system(error: OSError, path: Path) -> StorageError:
     if error.errno in NO_ROOM:
         return StorageFullError(f"no space to write to {path}: {reason}; free some space, then write again")
     return StorageError(f"{path} cannot be used: {reason}")
+
+
+@contextlib.contextmanager
+def preferring(check: Callable[[], None]) -> Iterator[None]:
+    """If the block raises a StorageError, run a check, whose error says more. If it passes, raise the error.
+
+    For example, an index that is being dropped loses its files, but its users should get a ClosedError.
+    """
+    try:
+        yield
+    except StorageError:
+        check()
+        raise

@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike
 
 from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag
-from whamming.native.costs import as_array, as_codes
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
-from whamming.storage.search import Search
+from whamming.storage.search import Search, make_costs
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import ClosedError, CorruptStoreError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
@@ -409,6 +408,11 @@ class StoredIndex(IndexVerbs):
             if self._store is not None:
                 self._store.close()
 
+    def check_files(self, *, writing: bool) -> None:
+        """See :meth:`Store.check_files`. An index that was closed for being idle is not opened again."""
+        if (store := self._store) is not None:
+            store.check_files(writing=writing)
+
     def abandon(self) -> None:
         """Stop soon and save nothing more, because the index was dropped. Call :meth:`close` afterwards."""
         self.closed = True
@@ -434,24 +438,3 @@ def read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | No
             f"{settings.encoder}; restore a backup"
         )
     return encoder, path.stat().st_size
-
-
-def make_costs(
-    settings: IndexSettings, code: ArrayLike | None, weights: ArrayLike | None, table: ArrayLike | None
-) -> Costs:
-    """Return the costs of a query, or of a batch of them, from the user's arguments."""
-    if table is not None:
-        if code is not None or weights is not None:
-            raise InvalidArgumentError("both a cost table and a code or weights; give one or the other")
-        return Costs.table(table)
-    if code is None:
-        raise InvalidArgumentError("no query; give a code or a cost table")
-    packed = as_array(code, "query codes")
-    single = packed.ndim == 1
-    codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
-    given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
-    if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
-        raise InvalidArgumentError(
-            f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"
-        )
-    return Costs.weights(codes[0] if single else codes, given)

@@ -144,12 +144,6 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICE))
 
 
-def background_threads() -> int:
-    """Return how many threads a background build uses; half of the cores are left to searches."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2)
-
-
 def checking(check: Callable[[], None], progress: Callable[[float], None] | None) -> Callable[[float], None]:
     """Return a callback that checks something before it reports progress. If the check fails, the work is cancelled."""
 

@@ -117,6 +117,15 @@ class Contents:
         """Number of items, not counting pending batches."""
         return sum(part.live for part in (*self.sealed, *self.frozen, *self.runs))
 
+    def counts(self) -> dict[str, int]:
+        """Return the fields of StoreStats that count segments and rows."""
+        return {
+            "segments": len(self.sealed),
+            "sealed_rows": sum(part.segment.n for part in self.sealed),
+            "dead_rows": sum(part.dead_count for part in self.sealed),
+            "delta_rows": self.delta_rows,
+        }
+
     def with_pending(self, batches: Sequence[WriteBatch]) -> Contents:
         """Return the contents with some more pending batches."""
         rows = self.pending_rows + sum(map(len, batches))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.storage_errors import StorageError
-from whamming.storage.store.contents import Change
+from whamming.storage.store.contents import Change, Contents
+from whamming.storage.store.requests import AppliedRequests
 
 GATHER_SECONDS: Final = 0.002
 """How long a commit waits for other threads that have written within RECENT_SECONDS. A thread that writes alone never
@@ -107,3 +109,23 @@ class GroupCommit:
         end = now + GATHER_SECONDS
         while len(self._queue) < len(self._writers) and time.monotonic() < end:
             time.sleep(GATHER_SECONDS / 20)
+
+
+def apply_writes(
+    contents: Contents, writes: Sequence[QueuedWrite], recovered: Sequence[WriteBatch], known: AppliedRequests
+) -> tuple[Contents, list[int], dict[bytes, int]]:
+    """Apply writes that were saved, except those whose request id is known or repeats.
+
+    Returns the contents after them, how many items each has removed, and the same for each new request id.
+    ``recovered``: writes that are in the contents already.
+    """
+    applied = dict.fromkeys((batch.request for batch in recovered), 0)
+    removed = []
+    for write in writes:
+        batch = write.change.batch
+        count = applied.get(batch.request, known.removed_by(batch)) if batch.request else None
+        if count is None:
+            contents, count = contents.after(write.change)
+            applied[batch.request] = count
+        removed.append(count)
+    return contents, removed, applied

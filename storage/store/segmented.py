@@ -39,12 +39,12 @@ from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
-from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError
+from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError, preferring
 from whamming.storage.store import maintenance
 from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads, checking
 from whamming.storage.store.contents import Change, Contents
 from whamming.storage.store.faults import point
-from whamming.storage.store.group_commit import GroupCommit, QueuedWrite
+from whamming.storage.store.group_commit import GroupCommit, QueuedWrite, apply_writes
 from whamming.storage.store.journal import Journal, JournalState, SealedSegment
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport, share_of
 from whamming.storage.store.requests import AppliedRequests
@@ -122,11 +122,8 @@ class SegmentedStore:
 
     def check_files(self, *, writing: bool) -> None:
         """Raise a StorageError if the files can no longer be read safely or, if ``writing``, no longer be written."""
-        try:
+        with preferring(self._check_open):
             self._journal.check_files(writing=writing)
-        except StorageError:
-            self._check_open()  # an index that was closed may have been dropped
-            raise
 
     def _refresh(self) -> None:
         """Apply what another process has written."""
@@ -163,7 +160,7 @@ class SegmentedStore:
     def _write_async(self, change: Change) -> int:
         with self._writing:
             self._check_writable()
-            self._journal.check_files(writing=True)
+            self.check_files(writing=True)
             known = self._applied.removed_by(change.batch)
             if known is not None:
                 return known
@@ -186,7 +183,8 @@ class SegmentedStore:
                 return
             self._check_writable()
             batches = [*unsaved, *self._applied.without_repeats(write.change.batch for write in writes)]
-            recovered = self._journal.append(batches) if batches else ()
+            with preferring(self._check_open):
+                recovered = self._journal.append(batches) if batches else ()
             self._publish(recovered, unsaved, writes)
         except BaseException as error:
             if recovered is None:
@@ -206,16 +204,8 @@ class SegmentedStore:
             contents = self._contents
             if recovered:  # older than the unsaved batches, which are applied already: apply those again
                 contents = contents.with_pending([*recovered, *unsaved])
-            applied = dict.fromkeys((batch.request for batch in recovered), 0)
-            removed = []
-            for write in writes:
-                batch = write.change.batch
-                count = applied.get(batch.request, self._applied.removed_by(batch)) if batch.request else None
-                if count is None:
-                    contents, count = contents.after(write.change)
-                    applied[batch.request] = count
-                removed.append(count)
-            self._contents, self._unsaved = contents, []
+            after, removed, applied = apply_writes(contents, writes, recovered, self._applied)
+            self._contents, self._unsaved = after, []
             self._applied.add(applied)
             for write, count in zip(writes, removed, strict=True):
                 if not write.done:
@@ -242,13 +232,13 @@ class SegmentedStore:
     def seal(self, progress: Progress | None = None) -> None:
         """Turn the delta into a segment. Writes and searches continue meanwhile."""
         self._check_writable()
-        with self._maintaining:
+        with self._maintaining, preferring(self._check_open):
             self._seal(progress)
 
     def compact(self, progress: Progress | None = None) -> None:
         """Merge all segments and the delta into as few segments as possible, usually one, without dead items."""
         self._check_writable()
-        with self._maintaining:
+        with self._maintaining, preferring(self._check_open):
             self._seal(None)
             groups = maintenance.group(self._contents.sealed, self._max_rows)
             for done, numbers in enumerate([{part.number for part in group} for group in groups]):
@@ -258,7 +248,7 @@ class SegmentedStore:
 
     def maintain(self) -> None:
         """Seal the delta if it is large, then merge segments until no tier is full and few items are dead."""
-        with self._maintaining:
+        with self._maintaining, preferring(self._check_open):
             if maintenance.should_seal(self._contents.delta_rows, self._contents.delta_bytes):
                 self._seal(None, threads=background_threads())
             while True:
@@ -388,10 +378,7 @@ class SegmentedStore:
             sizes = 0, sum(part.segment.nbytes for part in (*contents.sealed, *contents.frozen, *contents.runs))
         return StoreStats(
             items=len(snapshot),
-            segments=len(contents.sealed),
-            sealed_rows=sum(part.segment.n for part in contents.sealed),
-            dead_rows=sum(part.dead_count for part in contents.sealed),
-            delta_rows=contents.delta_rows,
+            **contents.counts(),
             disk_bytes=sizes[0],
             used_bytes=sizes[1],
             version=snapshot.version,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import whamming
 from tests.storage.item_checks import BrokenPromiseError, Ids, Versions, some, versions_in
 from tests.storage.writing_process import HOT, INDEX
+from whamming.storage.search import make_costs
 from whamming.storage.store.snapshot import Snapshot
-from whamming.storage.stored_index import make_costs
 
 PAUSE = 0.005
 """Seconds between two rounds, to leave the CPU to the writer."""
