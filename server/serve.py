@@ -16,9 +16,7 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -27,6 +25,7 @@ from whamming.native import InvalidArgumentError, keep_memory
 from whamming.server.app import Server
 from whamming.server.config import Config
 from whamming.server.exposure import warnings_of
+from whamming.server.socket_directory import socket_directory
 from whamming.storage import StorageError
 
 log = logging.getLogger("whamming.server")
@@ -64,8 +63,8 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for stop_signal in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(stop_signal, stopped.set)
-    with tempfile.TemporaryDirectory(prefix="whamming-") as directory:
-        socket = f"unix:{Path(directory) / 'writer'}" if config.workers > 1 else None
+    with contextlib.ExitStack() as made:
+        socket = f"unix:{made.enter_context(socket_directory()) / 'writer'}" if config.workers > 1 else None
         server = Server(config, also_listen=socket)
         readers: list[_Reader] = []
 

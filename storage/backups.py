@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from whamming.native import InvalidArgumentError
 from whamming.storage.directory import MARK, prepare
-from whamming.storage.files.locks import sync
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
+from whamming.storage.files.temporary import temporary
 from whamming.storage.storage_errors import AlreadyExistsError, from_system
 
 
@@ -45,14 +44,13 @@ def new_copy(target: Path, store: str) -> Iterator[Path]:
 
     If the block fails, the directory is removed, so an incomplete copy never gets the name ``target``.
     """
-    new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
     try:
-        prepare(new, "w", True, store)
-        yield new
-        sync(new)
-        new.rename(target)
-        sync(target.parent)
+        target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        with temporary(target, directory=True) as new:
+            prepare(new, "w", True, store)
+            yield new
+            sync(new)
+            new.rename(target)
+            sync(target.parent)
     except OSError as error:
         raise from_system(error, target) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

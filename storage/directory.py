@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from typing import IO, Final, Literal
 from whamming.native import InvalidArgumentError
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, sync_parents, try_lock, unlock
 from whamming.storage.files.regular import read_small
+from whamming.storage.files.temporary import remove
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
@@ -179,14 +179,6 @@ def clean_up(path: Path) -> None:
         sync(path)
     except OSError as error:
         raise from_system(error, path) from error
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a symbolic link, or a directory with its contents. The next :func:`clean_up` removes the rest."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def names_in(path: Path) -> list[str]:

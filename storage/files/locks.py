@@ -1,4 +1,4 @@
-"""Private files, file locks, syncing to disk, and replacing files atomically.
+"""Private files, file locks, and syncing to disk.
 
 New files and directories are accessible to their owner only. The modes of existing ones are never changed.
 
@@ -11,9 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -66,30 +63,3 @@ def sync_parents(path: Path) -> None:
             return
         with contextlib.suppress(PermissionError):  # a directory that we may enter but not read
             sync(parent)
-
-
-@contextlib.contextmanager
-def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
-    """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one.
-
-    A file that replaces another one gets its mode.
-    """
-    new = [path.with_name(f".{path.name}.{uuid.uuid4().hex}.new") for path in paths]
-    try:
-        with contextlib.ExitStack() as closing:
-            files: list[IO[bytes]] = [closing.enter_context(open_private(path, "wb")) for path in new]
-            yield files
-        for part, path in zip(new, paths, strict=True):
-            if path.exists():
-                part.chmod(stat.S_IMODE(path.stat().st_mode))
-        for part in new:
-            sync(part)
-        if len(paths) > 1:
-            paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
-            sync(paths[0].parent)  # also if power is lost
-        for part, path in zip(reversed(new), reversed(paths), strict=True):
-            part.replace(path)
-            sync(path.parent)
-    finally:
-        for part in new:
-            part.unlink(missing_ok=True)

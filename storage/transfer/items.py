@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole
-from whamming.storage.files.locks import replacing
+from whamming.storage.files.temporary import replacing
 from whamming.storage.items.rows import Rows
 from whamming.storage.settings import BitOrder, IndexSettings
 from whamming.storage.storage_errors import from_system

@@ -37,9 +37,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Costs, InvalidArgumentError
 from whamming.native.costs import as_array, check_bits, shortened
-from whamming.storage.files.locks import replacing
 from whamming.storage.files.records import checked, with_checksum
 from whamming.storage.files.regular import read_small
+from whamming.storage.files.temporary import replacing
 from whamming.storage.settings import check_choice
 from whamming.storage.storage_errors import CorruptStoreError, FormatError, from_system
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -153,6 +154,23 @@ def test_grpc_knows_all_channel_options() -> None:
     for options in (server_options(Config()), OPTIONS):
         for name, _ in options:
             assert name.encode() + b"\0" in known, name
+
+
+def test_the_socket_of_a_killed_server_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not that of another server, which is running."""
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket has at most 107 bytes
+        monkeypatch.setenv("TMPDIR", short)
+        with ServerProcess(tmp_path / "a", workers=2) as killed, ServerProcess(tmp_path / "b", workers=2) as running:
+            assert len(os.listdir(short)) == 2
+            killed.kill()
+            killed.start()
+            assert len(os.listdir(short)) == 2
+            for server in (killed, running):
+                with whamming.connect(server.address) as database:
+                    database.create_index("docs", 8)
+        assert os.listdir(short) == []
 
 
 def test_several_workers_need_a_directory() -> None:

@@ -1,0 +1,107 @@
+"""Temporary files and directories that do not outlive a process that was killed for good.
+
+Whoever makes one locks it, and keeps the lock until it has been renamed or removed. The system releases the locks of a
+process that dies. So what can be locked is a leftover, and whoever makes the next one in the same directory removes it.
+Only entries of our own user with names of our own form are looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, PRIVATE_FILE, sync
+
+_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.new", re.DOTALL)
+
+
+@contextlib.contextmanager
+def temporary(path: Path, *, directory: bool = False) -> Iterator[Path]:
+    """Create an empty file, or a directory, with a temporary name next to ``path``.
+
+    It is removed at the end of the block, unless it was renamed.
+    """
+    with contextlib.suppress(PermissionError):  # a directory that we may write to but not list
+        for entry in os.listdir(path.parent):
+            if _NAME.fullmatch(entry):
+                remove_leftover(path.parent / entry)
+    lock = None
+    while lock is None:  # another process may take it for a leftover, between its creation and the lock
+        new = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
+        if directory:
+            new.mkdir(mode=PRIVATE_DIRECTORY)
+        else:
+            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE))
+        lock = _try_lock(new)
+    try:
+        yield new
+    finally:
+        remove(new)
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
+    """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one.
+
+    A file that replaces another one gets its mode.
+    """
+    with contextlib.ExitStack() as temporaries:
+        new = [temporaries.enter_context(temporary(path)) for path in paths]
+        with contextlib.ExitStack() as closing:
+            files: list[IO[bytes]] = [closing.enter_context(part.open("wb")) for part in new]
+            yield files
+        for part, path in zip(new, paths, strict=True):
+            if path.exists():
+                part.chmod(stat.S_IMODE(path.stat().st_mode))
+        for part in new:
+            sync(part)
+        if len(paths) > 1:
+            paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
+            sync(paths[0].parent)  # also if power is lost
+        for part, path in zip(reversed(new), reversed(paths), strict=True):
+            part.replace(path)
+            sync(path.parent)
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove a file or directory of our own user if nobody has locked it."""
+    lock = _try_lock(path)
+    if lock is not None:
+        remove(path)
+        os.close(lock)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a symbolic link, or a directory with its contents. What cannot be removed is left."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock of a path; None if it is locked, gone, or not ours."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        opened, now = os.fstat(handle), path.lstat()
+        is_plain = stat.S_ISREG(opened.st_mode) or stat.S_ISDIR(opened.st_mode)
+        if os.path.samestat(opened, now) and opened.st_uid == os.geteuid() and is_plain:
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
