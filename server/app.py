@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -154,12 +154,14 @@ class Server:
         self._health = health.aio.HealthServicer()
         options = server_options(config, forwarded=self._also_listen is not None)
         self._grpc = grpc.aio.server(interceptors=[SystemCalls(self._clients)], options=options)
+        own: dict[str, Any] = {}
         if self._writer is not None:  # registered first, so that it takes precedence over the services
-            self._forwarding = Forwarding(self._writer, FORWARDED, self._clients)
+            self._forwarding = Forwarding(self._writer, FORWARDED, self._clients, self._storage)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
+            own["before"] = self._forwarding.own_writes.before
         parts = (IndexService(self._storage, self._fits), self._items, self._search)
         self._grpc.add_generic_rpc_handlers(
-            tuple(handler(service, part, self._clients) for service, part in zip(SERVICES, parts, strict=True))
+            tuple(handler(service, part, self._clients, **own) for service, part in zip(SERVICES, parts, strict=True))
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         self._names = names = [service.full_name for service in SERVICES]

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
-from whamming.storage.directory import DEFAULT_STORE, RESERVED, Mode, WriterLock, clean_up, names_in, prepare, remove
+from whamming.storage.directory import DEFAULT_STORE, RESERVED, Mode, WriterLock, clean_up, names_in, prepare
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
+from whamming.storage.files.temporary import remove
 from whamming.storage.index_info import IndexInfo
 from whamming.storage.open_indexes import OpenIndexes
 from whamming.storage.settings import (

@@ -9,7 +9,9 @@ from typing import Any
 import grpc
 
 from whamming.server.rpc.clients import FORWARDED, ClientCall, Clients
+from whamming.server.rpc.own_writes import OwnWrites
 from whamming.server.rpc.status import reporting
+from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.wire.call_status import Ending
 from whamming.wire.service_errors import OverloadedError
 
@@ -17,12 +19,13 @@ from whamming.wire.service_errors import OverloadedError
 class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Handles some methods by forwarding them to another server."""
 
-    def __init__(self, target: str, methods: Set[str], clients: Clients) -> None:
+    def __init__(self, target: str, methods: Set[str], clients: Clients, storage: StorageThreads) -> None:
         """Connect to ``target`` on the first call. ``methods`` have the form ``/package.Service/Method``."""
         self._clients = clients
         self._methods = methods
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self._channel = grpc.aio.insecure_channel(target, options=unlimited)
+        self.own_writes = OwnWrites(self._channel, storage)
 
     def service(self, details: Any) -> Any:
         """Return the handler of a forwarded method, or None for any other method."""
@@ -37,10 +40,18 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def forward(running: ClientCall, context: Any) -> None:
             call = self._channel.stream_stream(method)(metadata=((FORWARDED, running.client.name),))
-            ending = Ending(call)
-            sending = asyncio.create_task(_send(call, lambda: running.receive(context.read)))
+            ending, writes = Ending(call), self.own_writes.call(method)
+
+            async def receive() -> bytes | None:
+                data = await running.receive(context.read)
+                if data is not None:
+                    writes.sends(data)
+                return data
+
+            sending = asyncio.create_task(_send(call, receive))
             try:
                 async for response in call:
+                    writes.receives()
                     await context.write(response)
                     running.touch()
             except grpc.aio.AioRpcError as raised:

@@ -28,33 +28,50 @@ Send = Callable[[M], Awaitable[None]]
 """Sends a message on a stream."""
 
 
-def handler(service: ServiceDescriptor, implementation: object, clients: Clients) -> grpc.GenericRpcHandler:
+async def _nothing(request: Message) -> None:
+    """Do not wait."""
+
+
+def handler(
+    service: ServiceDescriptor,
+    implementation: object,
+    clients: Clients,
+    before: Callable[[Any], Awaitable[None]] = _nothing,
+) -> grpc.GenericRpcHandler:
     """Return the handler of a service. ``implementation`` has a method for each rpc, with the same name.
 
-    ``clients`` refuses calls if there are too many.
+    ``clients`` refuses calls if there are too many. ``before`` is awaited for each request, before it is handled.
     """
     methods = {
-        method.name: _method(method, getattr(implementation, method.name), clients) for method in service.methods
+        method.name: _method(method, getattr(implementation, method.name), clients, before)
+        for method in service.methods
     }
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _method(method: MethodDescriptor, call: Callable[..., Any], clients: Clients) -> grpc.RpcMethodHandler:
+def _method(
+    method: MethodDescriptor,
+    call: Callable[..., Any],
+    clients: Clients,
+    before: Callable[[Any], Awaitable[None]],
+) -> grpc.RpcMethodHandler:
     kind = message_factory.GetMessageClass(method.input_type)
 
-    def read(data: bytes) -> Message:
+    async def read(data: bytes) -> Message:
         try:
-            return kind.FromString(data)
+            request = kind.FromString(data)
         except DecodeError as error:
             raise FieldError(
                 "request", f"{len(data)} bytes are not a valid {method.input_type.full_name}: {error}"
             ) from error
+        await before(request)
+        return request
 
     async def receive_one(running: ClientCall, context: Any) -> Message:
         data = await running.receive(context.read)
         if data is None:
             raise FieldError("request", "the call ended without a message; send one")
-        return read(data)
+        return await read(data)
 
     async def answer(unused: object, context: Any) -> bytes:
         async with reporting(context):
@@ -73,7 +90,7 @@ def _method(method: MethodDescriptor, call: Callable[..., Any], clients: Clients
     async def converse(unused: object, context: Any) -> None:
         async def receive() -> Message | None:
             data = await running.receive(context.read)
-            return None if data is None else read(data)
+            return None if data is None else await read(data)
 
         async def send(response: Message) -> None:
             await context.write(response.SerializeToString())

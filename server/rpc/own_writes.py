@@ -1,0 +1,94 @@
+"""Lets a reader process see the writes that it has forwarded, also those that are not on disk yet.
+
+A reader sees what the writer has committed. With ``durability="async"``, the writer acknowledges a write up to 50 ms
+before it commits it. A client that reads through the same process would miss its own write. So the process remembers
+which indexes it has forwarded such writes to, and has the writer commit them before the next read of the index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from whamming.native import WhammingError
+from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.v1 import index_pb2, item_pb2, search_pb2
+
+log = logging.getLogger("whamming.server")
+
+_FLUSH: Final = "/whamming.v1.IndexService/FlushIndex"
+_WRITES: Final[dict[str, Callable[[bytes], Any]]] = {
+    "/whamming.v1.ItemService/Upsert": item_pb2.UpsertRequest.FromString,
+    "/whamming.v1.ItemService/Delete": item_pb2.DeleteRequest.FromString,
+}
+"""Parses the requests of forwarded calls that write items."""
+
+
+class ForwardedCall:
+    """Notes which indexes a forwarded call writes to."""
+
+    def __init__(self, method: str, unsaved: dict[str, bool]) -> None:
+        self._parse = _WRITES.get(method)
+        self._unsaved = unsaved
+        self._touched: dict[str, bool] = {}
+        self._index = ""
+
+    def sends(self, data: bytes) -> None:
+        """Look at a request."""
+        if self._parse is None:
+            return
+        try:
+            request = self._parse(data)
+        except DecodeError:  # the writer refuses it
+            return
+        self._index = request.index or self._index
+        if request.durability != index_pb2.DURABILITY_FSYNC:
+            self._touched[self._index] = request.durability == index_pb2.DURABILITY_ASYNC
+
+    def receives(self) -> None:
+        """A response has arrived, so at least one of the requests was applied."""
+        self._unsaved.update(self._touched)
+
+
+class OwnWrites:
+    """The indexes of a reader process that may have forwarded writes which are not committed yet."""
+
+    def __init__(self, channel: Any, storage: StorageThreads) -> None:
+        """``channel``: to the writer."""
+        self._flush = channel.unary_unary(_FLUSH, index_pb2.FlushIndexRequest.SerializeToString)
+        self._storage = storage
+        self._unsaved: dict[str, bool] = {}
+        """By index, whether a write was certainly async; otherwise that depends on the settings of the index."""
+        self._flushes: dict[str, asyncio.Task[None]] = {}
+
+    def call(self, method: str) -> ForwardedCall:
+        """Return what notes the writes of a forwarded call."""
+        return ForwardedCall(method, self._unsaved)
+
+    async def before(self, request: Any) -> None:
+        """Wait until a read sees all acknowledged writes that this process has forwarded to the index."""
+        if not self._unsaved and not self._flushes:
+            return
+        name: str = request.queries.index if isinstance(request, search_pb2.SearchRequest) else request.index
+        if name in self._unsaved:
+            task = asyncio.create_task(self._save(name, self._unsaved.pop(name)))
+            self._flushes[name] = task
+            task.add_done_callback(lambda done: self._flushes.get(name) is done and self._flushes.pop(name))
+        if name in self._flushes:  # also that of another read, which may have begun earlier
+            await asyncio.shield(self._flushes[name])
+
+    async def _save(self, name: str, certain: bool) -> None:
+        try:
+            if certain or (await self._storage.index(name)).settings.durability == "async":
+                await self._flush(index_pb2.FlushIndexRequest(name=name))
+        except WhammingError:  # the read fails with the same error
+            pass
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.NOT_FOUND:  # then it was deleted
+                log.warning("recent writes to the index %s cannot be saved: %s", name, error.details())
+                self._unsaved.setdefault(name, certain)
