@@ -1,4 +1,4 @@
-"""A running search of a database in this process."""
+"""A running search of a database in this process, and the costs of its queries."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
 """The segmented store. A journal keeps the bytes; everything else happens here.
 
-::
-
-    journal.py       where the bytes go: RAM, an LMDB file, or a third party's store
-    contents.py      what the index contains at one moment; immutable
-    group_commit.py  threads that write at the same time share a commit
-    background.py    saving async writes, merging runs, sealing and merging segments
-
 Locks, in the order in which they may be taken:
 
 ================  =====================================================================================================
@@ -223,14 +216,12 @@ class SegmentedStore:
             log.warning("segments could not be reopened; the current ones stay in use", exc_info=True)
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises the error if one failed."""
         with self._writing:
             self._commit()
 
     # -- maintenance ------------------------------------------------------------------------------------------------
 
     def seal(self, progress: Progress | None = None) -> None:
-        """Turn the delta into a segment. Writes and searches continue meanwhile."""
         self._check_writable()
         with self._maintaining, preferring(self._check_open):
             self._seal(progress)
@@ -389,7 +380,6 @@ class SegmentedStore:
         )
 
     def file_sizes(self) -> tuple[int, int]:
-        """Return the size of the files and how much of it is in use, in bytes; zeros without files."""
         try:
             return self._journal.sizes() or (0, 0)
         except StorageError:  # the index was dropped meanwhile, or its files are lost
@@ -400,7 +390,6 @@ class SegmentedStore:
         return self._journal.verify(progress)
 
     def backup(self, path: Path) -> None:
-        """Write a consistent copy to a new directory. Writes continue meanwhile."""
         self._check_open()
         if not self.read_only:
             self.flush()
@@ -408,7 +397,7 @@ class SegmentedStore:
 
     @property
     def is_busy(self) -> bool:
-        """Whether closing would have to wait for a seal or a merge."""
+        """Whether a seal or a merge is running."""
         return self._maintaining.locked() or self._merger.is_busy or self._maintainer.is_busy
 
     def abandon(self) -> None:
