@@ -187,7 +187,9 @@ class Database(DatabaseVerbs):
                 raise from_system(error, self.path) from error
             finally:
                 shutil.rmtree(new, ignore_errors=True)
-        return self.index(name)
+            made = self._index(name)  # with the lock: nobody can drop it before it is opened
+        self.indexes.make_room()
+        return made
 
     @verb
     def index(self, name: str) -> StoredIndex:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -62,7 +63,9 @@ def server(data: Path) -> Iterator[Callable[..., ServerProcess]]:
 
 def stalled_scan(channel: grpc.Channel) -> Iterator[ScanResponse]:
     """Start a scan. The caller reads its first message only, and gRPC's buffers have no room for the rest."""
-    return ItemServiceStub(channel).Scan(ScanRequest(index="docs", batch_size=5000))  # type: ignore[no-any-return]
+    stub: Any = ItemServiceStub(channel)  # type: ignore[no-untyped-call]
+    messages: Iterator[ScanResponse] = stub.Scan(ScanRequest(index="docs", batch_size=5000))
+    return messages
 
 
 def check_scan(first: ScanResponse, rest: Iterator[ScanResponse]) -> ScanResponse:

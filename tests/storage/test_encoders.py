@@ -122,7 +122,7 @@ def test_codes_near_zero_do_not_depend_on_the_batch(bits: int) -> None:
     """The terms of these projections cancel. Rounding errors decide their signs, and so does the order of addition."""
     dim, rows = 512, 100
     rng = np.random.default_rng(0)
-    signs = rng.choice(np.float32([-1, 1]), (1, bits))
+    signs = rng.choice(np.array([-1, 1], np.float32), (1, bits))
     encoder = Encoder("lsh", dim, bits, False, np.repeat(signs, dim, axis=0), np.zeros(bits, np.float32), None)
     half = rng.standard_normal((rows, dim // 2)) * 2.0 ** rng.integers(-40, 40, (rows, dim // 2))
     vectors = rng.permuted(np.concatenate([half, -half], axis=1), axis=1).astype(np.float32)

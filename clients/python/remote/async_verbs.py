@@ -178,15 +178,11 @@ class AsyncIndexVerbs(Protocol):
     ) -> WriteBatch:
         """Return a batch of changes for :meth:`write`. Not available over the network yet.
 
-        ``ids``, ``codes``, ``payloads`` and ``vectors`` are items to add or replace, as in :meth:`upsert`. ``deletes``
-        are ids to remove; this happens first.
+        ``ids``, ``codes``, ``payloads`` and ``vectors`` are as in :meth:`upsert`. ``deletes`` are ids to remove first.
         """
 
     async def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Apply a batch from :meth:`batch`, all of it or nothing. Not available over the network yet.
-
-        ``durability`` is as in :meth:`upsert`, and so are the errors.
-        """
+        """Apply all of a batch, or nothing. ``durability`` as in :meth:`upsert`. Not over the network yet."""
 
     async def get(self, ids: ArrayLike) -> Items:
         """Look up items by id: ``uint64 [n]``, which may repeat.
@@ -202,10 +198,7 @@ class AsyncIndexVerbs(Protocol):
         """Return an iterator over all items in order of id, in pieces of at most ``size``.
 
         ``after``: return only items with a larger id. The items are as they are now, but on a server, a scan that takes
-        longer than ``--snapshot-seconds`` continues with the items as they are then.
-
-        Codes are in the index's bit order. ``vectors`` has the kept vectors as they are stored; it is None if the index
-        keeps no vectors. Over the network it is always None.
+        longer than ``--snapshot-seconds`` continues with the items as they are then. ``vectors`` is as in :meth:`get`.
         """
 
     def search(
