@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -47,13 +48,16 @@ from tests.server.torture_model import (
     payload_of,
     write_of,
 )
-from tests.serving import COMPLAINTS, PATIENCE, ServerProcess
+from tests.serving import COMPLAINTS, ServerProcess
 from tests.storage.item_checks import BITS, BrokenPromiseError, Ids, Versions, codes_of
 from whamming import Database, StoredIndex
 from whamming.storage import StorageError
 
-SLOWEST_RESTART = 30.0
-"""Seconds that a restart may take, from the first attempt until the server is ready. It normally takes one or two."""
+LONGEST_RESTART = 5.0
+"""Seconds of CPU time that the writer may take until it is ready. It normally takes less than one. Unlike the time on
+the clock, this does not depend on what else the machine does."""
+STUCK = 300.0
+"""Seconds within which anything else must happen that should take one or two, even on a busy machine."""
 VERIFY_EVERY = 25
 """Number of cycles between two verifications of every byte."""
 PROGRESS = 4 * LANES
@@ -97,6 +101,9 @@ class Summary:
     survived: int = 0
     """How many of these were in the files, at least in part."""
     restarts: list[float] = field(default_factory=list)
+    """Seconds from the start of a server until it was ready."""
+    restart_work: float = 0.0
+    """The longest CPU time of these."""
     orphans: float = 0.0
     """The longest time that readers have outlived their writer."""
     compared: int = 0
@@ -120,8 +127,9 @@ class Summary:
         ]
         if self.restarts:
             lines.append(
-                f"restarts         {median(self.restarts):.1f} s (median), {max(self.restarts):.1f} s (slowest); "
-                f"readers outlived their writer by up to {self.orphans:.1f} s"
+                f"restarts         {median(self.restarts):.1f} s (median), {max(self.restarts):.1f} s (slowest), "
+                f"{self.restart_work:.2f} s of CPU time (longest); readers outlived their writer by up to "
+                f"{self.orphans:.1f} s"
             )
         return "\n".join([*lines, *(f"PROBLEM          {problem}" for problem in self.problems)])
 
@@ -192,13 +200,15 @@ class Clients:
             raise BrokenPromiseError(f"a client failed:\n{text}")
 
     def log(self) -> str:
-        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
+        """Return what they wrote, without what gRPC writes for information."""
+        text = os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
+        return re.sub(r"^(?:I\d{4} |WARNING: All log messages before).*\n", "", text, flags=re.M)
 
     def wait(self) -> None:
         """Wait until all have ended, after the board was told to stop."""
         for process in self._processes:
             try:
-                code = process.wait(2 * PATIENCE)
+                code = process.wait(STUCK)
             except subprocess.TimeoutExpired as error:
                 raise BrokenPromiseError("a client's call did not end although the server is there") from error
             if code or self.log():
@@ -268,11 +278,11 @@ class Torture:
     def _wait_for_calls(self, clients: Clients) -> None:
         """Wait until the clients use the server."""
         wanted = int(self._board.row("calls").sum()) + PROGRESS
-        end = time.monotonic() + 2 * PATIENCE
+        end = time.monotonic() + STUCK
         while int(self._board.row("calls").sum()) < wanted:
             clients.check()
             if time.monotonic() > end:
-                raise BrokenPromiseError(f"the clients made fewer than {PROGRESS} calls in {2 * PATIENCE:.0f} s")
+                raise BrokenPromiseError(f"the clients made fewer than {PROGRESS} calls in {STUCK:.0f} s")
             time.sleep(0.005)
         clients.check()
 
@@ -323,9 +333,11 @@ class Torture:
     def _restart(self) -> None:
         started = time.monotonic()
         self._server.start()
+        work = self._server.cpu_seconds()
         self.summary.restarts.append(time.monotonic() - started)
-        if self.summary.restarts[-1] > SLOWEST_RESTART:
-            raise BrokenPromiseError(f"a restart took {self.summary.restarts[-1]:.1f} s; limit {SLOWEST_RESTART} s")
+        self.summary.restart_work = max(self.summary.restart_work, work)
+        if work > LONGEST_RESTART:
+            raise BrokenPromiseError(f"a restart took {work:.1f} s of CPU time; the limit is {LONGEST_RESTART} s")
 
     def _start_and_kill(self, kill: Kill) -> None:
         """Start the server and kill it, most often before it is ready."""
@@ -434,10 +446,10 @@ def _versions(index: StoredIndex, ids: Ids) -> Versions:
 
 
 def _wait_for_end(pids: list[int]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + STUCK
     while any(map(_is_alive, pids)):
         if time.monotonic() > end:
-            raise BrokenPromiseError(f"processes {pids} live on {PATIENCE:.0f} s after their writer was killed")
+            raise BrokenPromiseError(f"processes {pids} live on {STUCK:.0f} s after their writer was killed")
         time.sleep(0.005)
 
 

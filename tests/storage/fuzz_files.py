@@ -35,7 +35,7 @@ import numpy as np
 from tests.storage.fuzz_targets import NUMBERS, TARGETS, Target
 from whamming.storage.files.environment import Environment
 
-SLOWEST = 60
+SLOWEST = 120
 """Seconds within which an input must be done with. It normally takes milliseconds."""
 ROOM = 512 << 20
 """Bytes of memory that an input may take. Files have less than a MiB."""
