@@ -33,7 +33,7 @@ class Stats(NamedTuple):
     """Buckets probed, empty ones included."""
     buckets_nonempty: int = 0
     candidates: int = 0
-    """Codes found in buckets, and codes that passed the sweep's filter."""
+    """Codes found in buckets, and codes that the sweep has listed."""
     verified: int = 0
     """Codes that passed the filters, so that their distance was computed."""
     blocks: int = 0

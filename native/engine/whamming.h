@@ -310,7 +310,7 @@ struct wh_stats {
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed, empty ones included */
     uint64_t buckets_nonempty; /* buckets probed that were not empty */
-    uint64_t candidates;       /* codes found in buckets, and codes that passed the sweep's filter */
+    uint64_t candidates;       /* codes found in buckets, and codes that the sweep has listed */
     uint64_t verified;         /* codes whose exact distance was computed */
     uint64_t blocks;           /* blocks swept */
     uint64_t planes;           /* planes read in those blocks, 64 bytes each */
@@ -318,8 +318,8 @@ struct wh_stats {
 };
 
 /* Open a cursor. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
- * Memory of a cursor: up to 530 KiB for the query's tables; per part 24 bytes x min(k, n, 65536), and while the part is
- * probed up to 32 MiB for queues (usually a few KiB). wh_cursor_close frees all of it.
+ * Memory of a cursor: up to 700 KiB for the query's tables; per part 24 bytes x min(k, n, 65536), as many again while it
+ * is swept, and while it is probed up to 32 MiB for queues (usually a few KiB). wh_cursor_close frees all of it.
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
 int wh_cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, wh_cursor **cursor);
 void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */

@@ -151,8 +151,8 @@ def test_statistics_are_consistent(index: Index, costs: Costs) -> None:
     assert swept.rounds == 1
     assert swept.buckets == 0
     assert swept.blocks == -(-index.distinct // 128)
-    assert 2 * swept.blocks <= swept.planes <= 16 * swept.blocks
-    assert 10 <= swept.verified <= swept.candidates
+    assert 4 * swept.blocks <= swept.planes <= 16 * swept.blocks
+    assert 1 <= swept.verified <= swept.candidates
     assert swept.seconds > before.seconds >= 0
     with index.cursor(costs, k=10, plan="probe") as cursor:
         cursor.next(10)

@@ -50,31 +50,30 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
         sweeping++;
-        planes -= p->sweep.counts.planes;
+        planes -= p->sweep.counts.blocks * index->planes;
     }
     if (sweeping == 0) return WH_OK;
-    for (size_t last = tile;; last += tile) {
+    for (size_t last = tile, left = sweeping; left > 0; last = last < index->blocks_count ? last + tile : tile) {
         if (stopped(b)) {
             *complete = 0;
             return WH_OK;
         }
-        int cached = 0; /* the first query brings the tile into the cache */
+        left = 0;
         for (size_t i = 0; i < count; i++) {
             struct part *p = &cursors[i]->parts[part];
-            if (p->phase != PHASE_SWEEP) continue;
+            if (p->phase != PHASE_SWEEP || p->sweep.done) continue;
             uint64_t before = now;
-            int status = sweep_run(&p->sweep, &p->collector, last, UINT64_MAX, cached);
-            cached = 1;
+            int status = sweep_run(&p->sweep, &p->collector, last, UINT64_MAX);
             if (status != WH_OK) return status;
+            left += !p->sweep.done;
             now = clock_nanoseconds();
             cursors[i]->nanoseconds += now - before;
         }
-        if (last >= index->blocks_count) break;
     }
     for (size_t i = 0; i < count; i++) {
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
-        planes += p->sweep.counts.planes;
+        planes += p->sweep.counts.blocks * index->planes;
         part_swept(p);
     }
     /* If few queries sweep, a plane takes longer, because fewer queries share the cost of reading it. Such groups are

@@ -151,20 +151,20 @@ int wh_cursor_next(wh_cursor *c, size_t capacity, const struct wh_budget *budget
 }
 
 int wh_cursor_guess(const wh_cursor *c, size_t capacity, uint64_t *ids, double *distances, size_t *count) {
-    size_t kept = 0, at = 0;
+    size_t kept = 0, room = 0;
     *count = 0;
-    for (size_t i = 0; i < c->count; i++) {
-        const struct collector *k = &c->parts[i].collector;
-        kept += k->proven - k->sent + k->count;
-    }
-    if (kept == 0 || c->wanted == 0) return WH_OK;
-    struct hit *hits = wh_malloc(sizeof *hits * kept);
+    for (size_t i = 0; i < c->count; i++) room += c->parts[i].collector.capacity;
+    if (room == 0 || c->wanted == 0) return WH_OK;
+    struct hit *hits = wh_malloc(sizeof *hits * room);
     if (!hits) return WH_MEMORY;
     for (size_t i = 0; i < c->count; i++) {
-        const struct collector *k = &c->parts[i].collector;
-        size_t known = k->proven - k->sent + k->count;
-        if (known) memcpy(hits + at, k->hits + k->sent, sizeof *hits * known);
-        at += known;
+        size_t known;
+        int status = part_guess(&c->parts[i], hits + kept, &known);
+        if (status != WH_OK) {
+            wh_free(hits);
+            return status;
+        }
+        kept += known;
     }
     hits_sort(hits, kept);
     for (; *count < kept && *count < capacity && *count < c->wanted; ++*count) {

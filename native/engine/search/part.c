@@ -3,8 +3,6 @@
 
 #include "base/memory.h"
 
-#include <time.h>
-
 enum {
     MAX_KEPT = 65536,
     FIRST_ROUND = 256,
@@ -14,19 +12,18 @@ enum {
     SLICE_VERIFIED = 4096
 };
 
-uint64_t clock_nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* The time spent on this part. The planner uses it instead of the clock, which also counts work on other parts. */
 static uint64_t own_time(const struct part *p) { return p->worked + clock_nanoseconds() - p->entered; }
 
 /* The sweep is initialised on first use: many searches finish without it. */
-static int prepare_sweep(struct part *p) {
-    const struct query *q = p->query;
-    return p->sweep.allocated ? WH_OK : sweep_init(&p->sweep, p->index, p->kernels, &q->distance, q->optimum, q->delta);
+static int start_sweep(struct part *p) {
+    p->phase = PHASE_SWEEP;
+    int status = p->sweep.prepared ? WH_OK
+                                   : sweep_init(&p->sweep, p->index, p->kernels, &p->query->distance, p->query->optimum,
+                                                p->query->delta);
+    if (status == WH_OK) status = sweep_start(&p->sweep, &p->collector);
+    plan_start(&p->plan, own_time(p), p->sweep.counts.blocks);
+    return status;
 }
 
 static int start_round(struct part *p, int resumed) {
@@ -42,16 +39,11 @@ static int start_round(struct part *p, int resumed) {
     collect_start(&p->collector, p->hits, capacity, p->farthest, p->dead, p->query->skips ? &p->query->skipped : NULL,
                   resumed, p->last);
     p->stats.rounds++;
-    sweep_restart(&p->sweep);
-    if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) {
-        p->phase = PHASE_SWEEP;
-        plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
-        return prepare_sweep(p);
-    }
+    if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) return start_sweep(p);
     probe_free(&p->probe);
     const struct query *q = p->query;
     int status = probe_init(&p->probe, p->index, p->kernels, &q->distance, q->optimum, q->delta);
-    plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
+    plan_start(&p->plan, own_time(p), p->sweep.counts.blocks);
     p->phase = PHASE_PROBE;
     return status;
 }
@@ -109,7 +101,6 @@ static int work_probe(struct part *p) {
     case PROBE_FAILED_CORRUPT:
         return WH_CORRUPT;
     case PROBE_CROWDED:
-        if (prepare_sweep(p) != WH_OK) return WH_MEMORY;
         break;
     case PROBE_PAUSED:
         collect_prove(k, p->probe.bound);
@@ -118,32 +109,27 @@ static int work_probe(struct part *p) {
         p->plan.done += effort;
         if (p->plan.done < p->plan.slice) return WH_OK;
         p->plan.done = 0;
-        if (prepare_sweep(p) != WH_OK) return WH_MEMORY;
-        if (!plan_prefers_sweep(&p->plan, &p->probe, &p->sweep, k->capacity, k->limit, own_time(p))) return WH_OK;
+        if (!plan_prefers_sweep(&p->plan, &p->probe, p->index, k->capacity, k->limit, own_time(p))) return WH_OK;
         break;
     }
     end_probe(p);
     collect_restart(k);
     p->stats.switched = 1;
-    p->phase = PHASE_SWEEP;
-    plan_start(&p->plan, own_time(p), p->sweep.counts.planes);
-    return WH_OK;
+    return start_sweep(p);
 }
 
 static int work_sweep(struct part *p) {
     size_t last = p->sweep.next + SLICE_PLANES / p->index->planes + 1;
-    int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED, 0);
-    if (status != WH_OK) return status;
-    if (p->sweep.next < p->index->blocks_count) return WH_OK;
-    uint64_t planes = p->sweep.counts.planes - p->plan.planes_before;
-    planner_learn_planes(p->plan.planner, 0, planes, own_time(p) - p->plan.started);
+    int status = sweep_run(&p->sweep, &p->collector, last, SLICE_VERIFIED);
+    if (status != WH_OK || !p->sweep.done) return status;
+    uint64_t blocks = p->sweep.counts.blocks - p->plan.blocks_before;
+    planner_learn_planes(p->plan.planner, 0, blocks * p->index->planes, own_time(p) - p->plan.started);
     part_swept(p);
     return WH_OK;
 }
 
 void part_swept(struct part *p) {
     p->stats.plan = WH_SWEEP;
-    plan_learn_margin(&p->plan, &p->sweep, p->collector.limit);
     finish_round(p);
 }
 
@@ -215,6 +201,17 @@ void part_lower_limit(struct part *p, uint64_t limit) {
     if (limit >= p->farthest.steps) return;
     p->farthest = p->collector.farthest = (struct hit){limit, UINT64_MAX, UINT64_MAX};
     if (limit < p->collector.limit) p->collector.limit = limit;
+}
+
+int part_guess(const struct part *p, struct hit *hits, size_t *count) {
+    struct collector copy = p->collector;
+    int status = WH_OK;
+    copy.hits = hits;
+    if (copy.proven + copy.count) memcpy(hits, p->collector.hits, sizeof *hits * (copy.proven + copy.count));
+    if (p->phase == PHASE_SWEEP) status = sweep_guess(&p->sweep, &copy);
+    *count = copy.proven - copy.sent + copy.count;
+    memmove(hits, hits + copy.sent, sizeof *hits * *count);
+    return status;
 }
 
 uint64_t part_compared(const struct part *p) {

@@ -10,6 +10,7 @@
  *      PROBE --(bound > limit)-------------------> SORT --> PROVEN --(all returned)--> next round, or END
  *        \--(planner, or queues full)--> SWEEP ---^
  */
+#include "base/clock.h"
 #include "search/plan.h"
 #include "search/probe.h"
 #include "search/query.h"
@@ -88,12 +89,14 @@ static inline uint64_t part_limit(const struct part *p) {
 /* Ignore items beyond this limit from now on. */
 void part_lower_limit(struct part *part, uint64_t limit);
 
+/* Write the best hits found so far that have not been returned, in any order. hits: room for the collector's capacity.
+ * Returns a wh_status (WH_CORRUPT). */
+int part_guess(const struct part *part, struct hit *hits, size_t *count);
+
 /* Number of codes compared so far, for the budget. A sweep counts all codes of its blocks. */
 uint64_t part_compared(const struct part *part);
 
 /* Add the statistics of this part. */
 void part_add_stats(const struct part *part, struct wh_stats *stats);
-
-uint64_t clock_nanoseconds(void);
 
 #endif

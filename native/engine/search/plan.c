@@ -12,18 +12,18 @@ enum {
     TRIAL_DISCOUNT = 3           /* a trial divides the estimated time of the probe by this */
 };
 
-void plan_start(struct plan *plan, uint64_t now, uint64_t planes_read) {
+void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept) {
     *plan = (struct plan){.planner = plan->planner,
                           .batch = plan->batch,
                           .slice = FIRST_EFFORT,
                           .started = now,
                           .last_check = now,
                           .trial = planner_starts_trial(plan->planner),
-                          .planes_before = planes_read};
+                          .blocks_before = blocks_swept};
 }
 
-static double sweep_nanoseconds(const struct plan *plan, const wh_index *index, double planes_per_block) {
-    return planner_planes_nanoseconds(plan->planner, plan->batch, (double)index->blocks_count * planes_per_block);
+static double sweep_nanoseconds(const struct plan *plan, const wh_index *index) {
+    return planner_planes_nanoseconds(plan->planner, plan->batch, (double)index->blocks_count * (double)index->planes);
 }
 
 /* The first buckets are excluded: caches are cold, so they take longer than later ones. */
@@ -46,9 +46,8 @@ static double expected_buckets(double forecast, double probed) {
  * later, the forecasts were too low, so the rest must be clearly shorter than a sweep. */
 static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
 
-int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
-                       uint64_t limit, uint64_t now) {
-    const wh_index *index = sweep->index;
+int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_index *index, uint64_t k, uint64_t limit,
+                       uint64_t now) {
     double spent = (double)(now - plan->started);
     plan_learn_buckets(plan, probe, now);
     double per_effort = (double)(now - plan->last_check) / (double)plan->slice;
@@ -57,9 +56,9 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
     plan->last_check = now;
     plan->last_buckets = probe->counts.buckets;
     if (limit >= NO_LIMIT) /* give the probe a quarter of the time of a full sweep to find k codes */
-        return spent > sweep_nanoseconds(plan, index, (double)index->planes) / 4;
+        return spent > sweep_nanoseconds(plan, index) / 4;
     if (index->meta.covered < index->meta.bits) return 1; /* partial tables only provide a first limit */
-    double price = sweep_nanoseconds(plan, index, sweep_forecast(sweep, limit, planner_margin(plan->planner)));
+    double price = sweep_nanoseconds(plan, index);
     if (per_effort * (double)probe_pending(probe) > price / 2) return 1; /* the current bucket alone takes too long */
     if (spent < price / 16) return 0;                                    /* too early to decide */
     if (probe->counts.candidates < MIN_CANDIDATES_PER_HIT * k && spent < price / 4)
@@ -72,11 +71,4 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struc
     double left = planner_buckets_nanoseconds(plan->planner, probed, expected_buckets(plan->forecast, probed));
     if (plan->trial && spent < price) left /= TRIAL_DISCOUNT;
     return left > price * patience(spent / price);
-}
-
-void plan_learn_margin(const struct plan *plan, const struct sweep *sweep, uint64_t limit) {
-    uint64_t planes = sweep->counts.planes - plan->planes_before;
-    if (limit >= NO_LIMIT) return;
-    double margin = sweep_margin(sweep, (double)planes / (double)sweep->index->blocks_count, limit);
-    planner_learn_margin(plan->planner, planes, margin);
 }

@@ -11,10 +11,8 @@
  * bucket is learned from earlier searches, separately for near and far buckets. The first buckets of a search are full
  * of codes; those that a long search reaches are nearly empty.
  *
- * Sweep: blocks x planes per block x time per plane. The sweep leaves a block when the cheapest of its codes has passed
- * the limit. That code is some standard deviations below the mean; mean and deviation follow from the fraction of ones
- * in each bit. The number of deviations and the time per plane are learned from sweeps of this index on this machine
- * (planner.h). All times are measured, so they include slow memory and pages that are not in memory yet.
+ * Sweep: blocks x planes x time per plane, which is learned from sweeps of this index on this machine (planner.h). All
+ * times are measured, so they include verification, slow memory, and pages that are not in memory yet.
  */
 #include "search/planner.h"
 #include "search/probe.h"
@@ -31,22 +29,19 @@ struct plan {
     uint64_t last_buckets;  /* buckets probed up to the last check */
     uint64_t limit;         /* the limit of `forecast` */
     double forecast;        /* estimated number of buckets */
-    uint64_t planes_before; /* planes read by the sweep before the current round */
+    uint64_t blocks_before; /* blocks swept before the current round */
     int trial;              /* probe longer than seems worthwhile, to learn */
 };
 
 /* Reset the plan when a probe or a sweep starts. Keeps `planner` and `batch`. */
-void plan_start(struct plan *plan, uint64_t now, uint64_t planes_read);
+void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept);
 
 /* Whether to switch to the sweep now, after a slice of probing for k hits at this limit. Sets the next slice. */
-int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const struct sweep *sweep, uint64_t k,
-                       uint64_t limit, uint64_t now);
+int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_index *index, uint64_t k, uint64_t limit,
+                       uint64_t now);
 
 /* Learn from the buckets probed since the last check. Call it when the probe ends; plan_prefers_sweep calls it at each
  * check. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now);
-
-/* Learn from the finished sweep of the round, which ended with this limit. */
-void plan_learn_margin(const struct plan *plan, const struct sweep *sweep, uint64_t limit);
 
 #endif

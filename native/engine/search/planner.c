@@ -6,9 +6,8 @@
 #include <stdatomic.h>
 
 enum {
-    FIRST_PLANE_PICOSECONDS = 6000, /* default estimates, before anything is learned */
-    FIRST_BATCH_PLANE_PICOSECONDS = 2000,
-    FIRST_MARGIN_1000 = 2500,
+    FIRST_PLANE_PICOSECONDS = 2500, /* default estimates, before anything is learned */
+    FIRST_BATCH_PLANE_PICOSECONDS = 1500,
     FIRST_BUCKET_NANOSECONDS = 500,
     MIN_PLANES = 2000,  /* sweeps of fewer planes are ignored */
     PRIOR_BUCKETS = 64, /* weight of the prior estimate, in buckets */
@@ -19,7 +18,7 @@ enum {
 #define LEARNING_RATE 0.125 /* of one search; batches use a higher rate */
 
 static const struct wh_planner defaults = {
-    .plane_picoseconds = {FIRST_PLANE_PICOSECONDS, FIRST_BATCH_PLANE_PICOSECONDS}, .margin_1000 = FIRST_MARGIN_1000};
+    .plane_picoseconds = {FIRST_PLANE_PICOSECONDS, FIRST_BATCH_PLANE_PICOSECONDS}};
 
 static const struct wh_planner *or_defaults(const struct wh_planner *planner) { return planner ? planner : &defaults; }
 
@@ -39,7 +38,6 @@ int wh_planner_create(wh_planner **out) {
     atomic_init(&planner->simd, wh_simd_level());
     atomic_init(&planner->plane_picoseconds[0], FIRST_PLANE_PICOSECONDS);
     atomic_init(&planner->plane_picoseconds[1], FIRST_BATCH_PLANE_PICOSECONDS);
-    atomic_init(&planner->margin_1000, FIRST_MARGIN_1000);
     *out = planner;
     return WH_OK;
 }
@@ -115,10 +113,4 @@ void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes
     _Atomic uint32_t *price = &planner->plane_picoseconds[batch != 0];
     double seen = (double)nanoseconds * 1000 / (double)planes, most = 2 * read32(price);
     learn(price, seen < most ? seen : most, batch ? 0.5 : LEARNING_RATE); /* limits the effect of a preempted sweep */
-}
-
-double planner_margin(const struct wh_planner *planner) { return read32(&or_defaults(planner)->margin_1000) / 1000.0; }
-
-void planner_learn_margin(struct wh_planner *planner, uint64_t planes, double margin) {
-    if (planner && planes >= MIN_PLANES && margin >= 0) learn(&planner->margin_1000, margin * 1000, LEARNING_RATE);
 }

@@ -17,7 +17,6 @@ struct wh_planner {
     /* Per class: the buckets observed, and their total time. Older observations fade. */
     _Atomic uint64_t buckets[PLANNER_CLASSES], nanoseconds[PLANNER_CLASSES];
     _Atomic uint32_t plane_picoseconds[2]; /* [0]: single sweeps, [1]: sweeps that share a pass */
-    _Atomic uint32_t margin_1000;          /* see planner_margin, in thousandths */
 };
 
 const struct kernels *planner_kernels(const struct wh_planner *planner);
@@ -29,20 +28,15 @@ int planner_starts_trial(struct wh_planner *planner);
 /* Estimated time of buckets `from` to `to` of a search. */
 double planner_buckets_nanoseconds(const struct wh_planner *planner, double from, double to);
 
-/* Estimated time to sweep this many planes. batch: the sweep shares its pass with other queries. */
+/* Estimated time to sweep this many planes, skipped ones included. batch: the sweep shares its pass with other
+ * queries. */
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
-
-/* How many standard deviations the cheapest code of a block is below the mean when the sweep leaves the block. */
-double planner_margin(const struct wh_planner *planner);
 
 /* Learn the time of buckets `from` to `to` of a search. */
 void planner_learn_buckets(struct wh_planner *planner, uint64_t from, uint64_t to, uint64_t nanoseconds);
 
-/* Learn the time of a sweep, or of several that shared a pass. planes: number of planes read. */
+/* Learn the time of a sweep, or of several that shared a pass. planes: number of planes, skipped
+ * ones included. */
 void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes, uint64_t nanoseconds);
-
-/* Learn the margin of one query's sweep, which read this many planes. A negative margin means "not known" and is
- * ignored. */
-void planner_learn_margin(struct wh_planner *planner, uint64_t planes, double margin);
 
 #endif

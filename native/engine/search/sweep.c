@@ -1,173 +1,383 @@
-/* The sweep around its kernels: plane order, look-up tables, verification. See sweep.h. */
+/* See sweep.h. */
 #include "search/sweep.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "search/quantise.h"
 #include "search/rows.h"
 
 #include <math.h>
 
-/* How many planes of a later block to prefetch: as many as were read per block so far, on average, and a few more. The
- * wide kernel prefetches the remaining planes as it proceeds; prefetching more at once slows it down. */
-enum { PREFETCH_MORE = 2, PREFETCH_MAX = 32, PREFETCH_MAX_WIDE = 16 };
+enum {
+    ALL = 65535,     /* a threshold that every sum is within */
+    SPARE = 1024,    /* entries of the list besides those wanted */
+    FETCH_CODE = 12, /* entries ahead, while verifying */
+    FETCH_ROW = 6,
+    SAMPLE_AT = 16 /* blocks, until the threshold has fallen */
+};
 
-static void order_planes(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
-    const wh_index *index = s->index;
-    size_t planes = index->planes;
-    double mean[WH_MAX_BITS / 4], variance[WH_MAX_BITS / 4];
-    for (size_t p = 0; p < planes; p++) {
-        mean[p] = variance[p] = 0;
-        for (uint32_t i = 4 * (uint32_t)p; i < 4 * p + 4 && i < index->meta.bits; i++) {
-            double ones = index->frequency[i] / 65535.0, cost = (double)delta[i];
-            mean[p] += cost * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
-            variance[p] += cost * cost * ones * (1 - ones);
-        }
-    }
-    for (size_t p = 0; p < planes; p++) { /* insertion sort: few planes, often nearly in order */
-        size_t at = p;
-        for (; at > 0 && mean[s->plane[at - 1]] < mean[p]; at--) s->plane[at] = s->plane[at - 1];
-        s->plane[at] = (uint32_t)p;
-    }
-    double sum = 0, square = 0;
-    for (size_t at = 0; at < planes; at++) {
-        uint32_t p = s->plane[at];
-        s->order[at] = p * 64;
-        s->expected[at].mean = sum += mean[p];
-        s->expected[at].deviation = sqrt(square += variance[p]);
-    }
+/* The stages of choosing a mode. They are repeated, because the threshold falls. Only times depend on the choice. */
+enum stage { CRUISE, SAMPLE, TIME_STREAM, TIME_SKIP };
+enum { SAMPLE_BLOCKS = 16, TIMED_BLOCKS = 32 };
+
+/* The largest sum that a code within the limit can have. Products err by a factor of at most 1 + 2^-52, also those that
+ * the look-ups were computed from. */
+static uint16_t limit_sum(const struct sweep *s, uint64_t limit) {
+    if (limit >= NO_LIMIT) return ALL;
+    double sum = s->exact ? (double)limit : (double)limit * s->scale * (1 + 0x1p-40) + 1;
+    return sum >= ALL ? ALL : (uint16_t)sum;
 }
 
-void sweep_restart(struct sweep *s) {
-    s->next = 0;
-    s->limit = UINT64_MAX; /* the filter is outdated: the next round has a higher limit */
+/* The smallest sum that a code can have which is not certainly before the collector's first position. Each look-up takes
+ * less than 1 from the scaled cost, unless it was capped. */
+static uint16_t least_sum(const struct sweep *s, const struct collector *c) {
+    if (!c->resumed || s->capped) return 0;
+    double carry = (double)distance_carry(s->distance), steps = (double)c->after.steps * (1 - 0x1p-40) - carry;
+    double sum = steps * s->scale - (double)s->index->planes - 1;
+    return sum <= 0 ? 0 : sum >= ALL ? ALL : (uint16_t)sum;
+}
+
+/* Choose the scale for the plane at the 90th percentile of the largest costs, and compute the look-ups. */
+static void quantise(struct sweep *s) {
+    const uint64_t *nibble = s->distance->nibble;
+    size_t planes = s->index->planes;
+    uint64_t most[WH_MAX_BITS / 4];
+    for (size_t p = 0; p < planes; p++) {
+        uint64_t largest = 0;
+        for (size_t x = 0; x < 16; x++)
+            if (nibble[p * 16 + x] > largest) largest = nibble[p * 16 + x];
+        size_t at = p; /* insertion sort: few planes, often nearly in order */
+        for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
+        most[at] = largest;
+    }
+    size_t free = 0; /* planes without costs */
+    while (free < planes && most[free] == 0) free++;
+    uint64_t typical = free < planes ? most[free + (planes - free) * 9 / 10] : 0;
+    s->exact = most[planes - 1] <= SWEEP_LUT_MAX;
+    s->scale = s->exact ? 1 : typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
+    s->capped = (double)most[planes - 1] * s->scale > SWEEP_LUT_MAX;
+    s->margin = s->exact ? 0 : (uint16_t)((double)planes / 2 + 4 * sqrt((double)planes / 12) + 1);
+    for (size_t p = 0; p < planes; p++)
+        quantise_nibble(nibble + p * 16, s->scale, SWEEP_LUT_MAX, s->mode[SWEEP_STREAM].lut + p * 16);
+}
+
+/* Order the groups for SWEEP_SKIP by decreasing expected cost of a code. A smaller last group stays the last. */
+static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
+    const wh_index *index = s->index;
+    size_t full = index->planes / SWEEP_GROUP;
+    double expected[WH_MAX_BITS / 4 / SWEEP_GROUP];
+    uint32_t *order = s->mode[SWEEP_SKIP].order;
+    for (size_t g = 0; g < s->groups; g++) {
+        double sum = 0;
+        for (size_t i = g * SWEEP_GROUP * 4; i < (g + 1) * SWEEP_GROUP * 4 && i < index->meta.bits; i++) {
+            double ones = index->frequency[i] / 65535.0;
+            sum += (double)delta[i] * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
+        }
+        expected[g] = sum;
+        size_t at = g;
+        for (; g < full && at > 0 && expected[order[at - 1]] < sum; at--) order[at] = order[at - 1];
+        order[at] = (uint32_t)g;
+    }
+    for (size_t at = 0; at < s->groups; at++) {
+        size_t g = order[at], size = g < full ? SWEEP_GROUP : index->planes % SWEEP_GROUP;
+        memcpy(s->mode[SWEEP_SKIP].lut + at * SWEEP_GROUP * 16, s->mode[SWEEP_STREAM].lut + g * SWEEP_GROUP * 16,
+               size * 16);
+        order[at] = (uint32_t)(g * SWEEP_GROUP * 64);
+        s->mode[SWEEP_STREAM].order[at] = (uint32_t)(at * SWEEP_GROUP * 64);
+    }
 }
 
 int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *kernels, const struct distance *distance,
                const uint8_t *optimum, const uint64_t *delta) {
-    size_t planes = index->planes;
     s->index = index;
     s->distance = distance;
     s->kernels = kernels;
-    s->wide = planes >= SWEEP_WIDE_FROM;
-    sweep_restart(s);
-    size_t padded = (planes + 3) / 4 * 4; /* the wide kernel processes 4 planes at a time */
-    s->allocated = wh_malloc(padded * (sizeof *s->expected + 16 + sizeof *s->plane + sizeof *s->order) +
-                             SWEEP_SURVIVORS * sizeof *s->survivors);
-    if (!s->allocated) return WH_MEMORY;
-    s->expected = s->allocated;
-    s->lut = (uint8_t *)(s->expected + padded);
-    s->plane = (uint32_t *)(s->lut + 16 * padded);
-    s->order = s->plane + padded;
-    s->survivors = s->order + padded;
-    memset(s->lut, 0, 16 * padded);
-    order_planes(s, optimum, delta);
-    /* The scale of wide sums: take the largest cost of each plane. The 90th percentile of these is mapped to the
-     * largest value that a look-up can have. Higher costs are capped, so the sum is still a lower bound. */
-    uint64_t most[WH_MAX_BITS / 4];
-    if (s->wide) {
-        for (size_t p = 0; p < planes; p++) {
-            uint64_t largest = 0;
-            for (int x = 0; x < 16; x++)
-                if (distance->nibble[p * 16 + (size_t)x] > largest) largest = distance->nibble[p * 16 + (size_t)x];
-            size_t at = p;
-            for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
-            most[at] = largest;
-        }
-        s->largest = most[planes * 9 / 10];
+    size_t groups = s->groups = (index->planes + SWEEP_GROUP - 1) / SWEEP_GROUP, luts = groups * SWEEP_GROUP * 16;
+    s->prepared =
+        wh_calloc(1, SWEEP_MODES * (luts + groups * (sizeof *s->mode[0].order + 1)) + groups * sizeof *s->left);
+    if (!s->prepared) return WH_MEMORY;
+    s->left = s->prepared;
+    uint32_t *order = s->left + groups;
+    uint8_t *lut = (uint8_t *)(order + SWEEP_MODES * groups);
+    for (int m = 0; m < SWEEP_MODES; m++) {
+        s->mode[m].order = order + (size_t)m * groups;
+        s->mode[m].lut = lut + (size_t)m * (luts + groups);
+        s->mode[m].check = s->mode[m].lut + luts;
     }
+    quantise(s);
+    order_groups(s, optimum, delta);
     return WH_OK;
 }
 
 void sweep_free(struct sweep *s) {
     wh_free(s->allocated);
-    s->allocated = NULL;
+    wh_free(s->prepared);
+    s->allocated = s->prepared = NULL;
 }
 
-/* Scale the costs so that the limit becomes the largest sum that is not rejected. */
-static void quantise(struct sweep *s, uint64_t limit) {
-    size_t planes = s->index->planes;
-    uint32_t top = 254, cap = 255;
-    double scale;
-    s->limit = limit;
-    if (s->wide) {
-        cap = 63;
-        scale = s->largest ? cap / (double)s->largest : 1;
-        double sum = (double)limit * scale;
-        if (sum > 65534) scale = 65534 / (double)limit;
-        scale *= 1 - 0x1p-50;
-        sum = (double)limit * scale * (1 + 0x1p-40) + 1;
-        s->wide_limit = sum >= 65534 ? 65534 : (uint16_t)sum;
-        top = s->wide_limit;
-    } else {
-        scale = quantise_scale(limit, top);
+/* The number of entries at which to cut the list back. Early on, the threshold falls fast. */
+static void set_trigger(struct sweep *s) {
+    size_t base = s->count > s->want ? s->count : s->want, most = s->room - WH_BLOCK_CODES;
+    s->trigger = 2 * base + 2 * WH_BLOCK_CODES;
+    if (s->trigger > most) s->trigger = most;
+}
+
+int sweep_start(struct sweep *s, const struct collector *c) {
+    size_t want = c->capacity - c->proven, rows = s->index->meta.rows;
+    if (c->dead || c->resumed) want += want / 2 + 8;
+    if (want > rows) want = rows;
+    size_t room = 2 * want + SPARE;
+    if (room > s->room) {
+        wh_free(s->allocated);
+        s->room = 0;
+        s->allocated = wh_malloc(room * 2 * (sizeof *s->rows + sizeof *s->sums));
+        if (!s->allocated) return WH_MEMORY;
+        s->room = room;
+        s->rows = s->allocated;
+        s->other_rows = s->rows + room;
+        s->sums = (uint16_t *)(s->other_rows + room);
+        s->other_sums = s->sums + room;
     }
-    uint64_t reach = 0;
-    s->check_from = planes + 4;
-    for (size_t at = 0; at < planes; at++) {
-        reach += quantise_nibble(s->distance->nibble + (size_t)s->plane[at] * 16, scale, cap, s->lut + at * 16);
-        if (reach > top && s->check_from > planes) s->check_from = s->wide ? (at + 4) / 4 * 4 : (at + 2) / 2 * 2;
+    s->want = want;
+    s->next = s->count = s->verified = 0;
+    s->fixed = s->done = s->verifying = 0;
+    s->least = least_sum(s, c);
+    s->threshold = limit_sum(s, c->limit);
+    set_trigger(s);
+    s->best = SWEEP_STREAM;
+    s->stage = CRUISE;
+    s->stage_end = SAMPLE_AT;
+    return WH_OK;
+}
+
+/* A sum that the n smallest of the list do not exceed, by a histogram of 256 bins: at most one bin too high. */
+static uint32_t about_nth_sum(const struct sweep *s, size_t n) {
+    uint32_t bins[2][257] = {{0}}, bin = 0, shift = 0; /* two histograms, since equal bins follow one another */
+    while (s->threshold >> shift > 255) shift++;
+    for (size_t i = 0; i < s->count; i++)
+        bins[i & 1][(s->sums[i] < s->threshold ? s->sums[i] : s->threshold) >> shift]++;
+    for (size_t below = 0; bin < 255; bin++)
+        if ((below += bins[0][bin] + bins[1][bin]) >= n) break;
+    return ((bin + 1) << shift) - 1;
+}
+
+/* Lower the threshold to what is known now, and drop the entries beyond it. */
+static void cut_back(struct sweep *s, const struct collector *c) {
+    uint32_t threshold = limit_sum(s, c->limit), kept = 0;
+    if (threshold > s->threshold) threshold = s->threshold;
+    if (!s->fixed && s->count >= s->want) {
+        uint32_t sum = about_nth_sum(s, s->want) + s->margin;
+        if (sum < threshold) threshold = sum;
+    }
+    s->threshold = (uint16_t)threshold;
+    for (size_t i = 0; i < s->count; i++) {
+        s->rows[kept] = s->rows[i];
+        s->sums[kept] = s->sums[i];
+        kept += s->sums[i] <= threshold && s->sums[i] >= s->least;
+    }
+    s->count = kept;
+    set_trigger(s);
+}
+
+/* Sort the list by sum, by its low byte and then by its high byte. */
+static void sort(struct sweep *s) {
+    for (int shift = 0; shift < 16; shift += 8) {
+        size_t at[257] = {0};
+        for (size_t i = 0; i < s->count; i++) at[(s->sums[i] >> shift & 255) + 1]++;
+        for (int b = 0; b < 256; b++) at[b + 1] += at[b];
+        for (size_t i = 0; i < s->count; i++) {
+            size_t to = at[s->sums[i] >> shift & 255]++;
+            s->other_rows[to] = s->rows[i];
+            s->other_sums[to] = s->sums[i];
+        }
+        uint32_t *rows = s->rows;
+        uint16_t *sums = s->sums;
+        s->rows = s->other_rows;
+        s->sums = s->other_sums;
+        s->other_rows = rows;
+        s->other_sums = sums;
     }
 }
 
-static int verify(struct sweep *s, struct collector *c, size_t count) {
+static void start_verifying(struct sweep *s, const struct collector *c) {
+    cut_back(s, c);
+    sort(s);
+    s->counts.candidates += s->count;
+    s->verified = 0;
+    s->verifying = 1;
+}
+
+/* Offer one row. Returns 0 if the index is corrupt. */
+static inline int offer(const struct sweep *s, struct collector *c, uint32_t row, uint64_t carry) {
+    const uint8_t *code = s->index->codes + (uint64_t)row * s->index->code_bytes;
+    uint64_t steps = distance_of(s->distance, code);
+    if (!collect_may_keep(c, steps, carry)) return 1;
+    return offer_row(s->index, c, row, distance_exact(s->distance, code, steps));
+}
+
+/* Verify up to `most` entries, in order of their sums. */
+static int verify(struct sweep *s, struct collector *c, uint64_t most) {
     const wh_index *index = s->index;
-    uint64_t carry = distance_carry(s->distance);
-    s->counts.candidates += count;
-    for (size_t i = 0; i < count; i++) __builtin_prefetch(index->codes + (uint64_t)s->survivors[i] * index->code_bytes);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t row = s->survivors[i];
-        if (row >= index->meta.rows) continue; /* padding of the last block */
+    uint64_t carry = distance_carry(s->distance), limit = UINT64_MAX;
+    uint16_t beyond = ALL;
+    for (; s->verified < s->count && most > 0; s->verified++, most--) {
+        size_t i = s->verified;
+        if (c->limit != limit) beyond = limit_sum(s, limit = c->limit);
+        if (s->sums[i] > beyond) { /* and so are all that follow */
+            s->verified = s->count;
+            return 1;
+        }
+        if (i + FETCH_CODE < s->count)
+            __builtin_prefetch(index->codes + (uint64_t)s->rows[i + FETCH_CODE] * index->code_bytes);
+        if (i + FETCH_ROW < s->count) fetch_group(index, s->rows[i + FETCH_ROW]);
         s->counts.verified++;
-        const uint8_t *code = index->codes + (uint64_t)row * index->code_bytes;
-        uint64_t steps = distance_of(s->distance, code);
-        if (collect_may_keep(c, steps, carry) && !offer_row(index, c, row, distance_exact(s->distance, code, steps)))
-            return 0;
+        if (!offer(s, c, s->rows[i], carry)) return 0;
     }
     return 1;
 }
 
-static size_t run_kernel(struct sweep *s, size_t first, size_t last, int cached, size_t *survivors) {
-    size_t prefetch = cached ? 0 : s->counts.blocks ? (size_t)(s->counts.planes / s->counts.blocks) + PREFETCH_MORE : 4;
-    size_t most = s->wide ? PREFETCH_MAX_WIDE : PREFETCH_MAX;
-    struct sweep_job job = {.blocks = s->index->blocks,
-                            .planes = s->index->planes,
-                            .order = s->order,
-                            .lut = s->lut,
-                            .check_from = s->check_from,
-                            .prefetch = prefetch < most ? prefetch : most,
-                            .limit = s->wide_limit,
-                            .first = first,
-                            .last = last,
-                            .survivors = s->survivors};
-    if (job.prefetch > job.planes) job.prefetch = job.planes;
-    size_t next = (s->wide ? s->kernels->wide : s->kernels->narrow)(&job);
-    s->counts.blocks += next - first;
-    s->counts.planes += job.planes_read;
-    *survivors = job.count;
-    return next;
+/* All listed codes have been verified after the last block: is anything missing? */
+static void end_pass(struct sweep *s, struct collector *c) {
+    uint16_t needed = limit_sum(s, c->limit);
+    if (needed <= s->threshold) {
+        s->done = 1;
+        return;
+    }
+    collect_restart(c);
+    s->next = 0;
+    s->fixed = 1;
+    s->threshold = needed;
+    set_trigger(s);
 }
 
-int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most, int cached) {
-    uint64_t before = s->counts.verified;
-    if (last > s->index->blocks_count) last = s->index->blocks_count;
-    while (s->next < last && s->counts.verified - before < most) {
-        size_t count;
-        uint64_t limit = c->limit < NO_LIMIT ? c->limit : NO_LIMIT;
-        if (limit < s->limit - s->limit / 32) quantise(s, limit); /* tighten the filter as the limit falls */
-        s->next = run_kernel(s, s->next, last, cached, &count);
-        if (!verify(s, c, count)) return WH_CORRUPT;
+/* Choose after which groups to check, given how many of the sampled blocks could be left after each: the one or two
+ * checks with the lowest expected number of groups read. Returns 0 if no check pays. */
+static int choose_checks(struct sweep *s) {
+    const double price = 0.35;                   /* of a check, in groups */
+    const double most = (double)s->groups - 0.5; /* a check must save half a group at least */
+    size_t full = s->index->planes / SWEEP_GROUP, step = full / 32 + 1, first = 0, second = 0;
+    double best = most, gone = 0, stay[WH_MAX_BITS / 4 / SWEEP_GROUP]; /* share of blocks not left up to a group */
+    for (size_t g = 0; g < full; g++) stay[g] = 1 - (gone += s->left[g]) / SAMPLE_BLOCKS;
+    for (size_t a = 0; a + 1 < full; a += step)
+        for (size_t b = a; b + 1 < full; b += step) { /* a == b: one check */
+            double cost = (double)(a + 1) + price + stay[b] * (double)(s->groups - b - 1);
+            if (b > a) cost += stay[a] * ((double)(b - a) + price);
+            if (cost >= best) continue;
+            best = cost;
+            first = a;
+            second = b;
+        }
+    uint8_t *check = s->mode[SWEEP_SKIP].check;
+    memset(check, 0, s->groups);
+    if (best >= most) return 0;
+    check[first] = check[second] = 1;
+    return 1;
+}
+
+static void enter(struct sweep *s, int stage) {
+    s->stage = stage;
+    switch (stage) {
+    case SAMPLE:
+        memset(s->left, 0, s->groups * sizeof *s->left);
+        memset(s->mode[SWEEP_SKIP].check, 1, s->groups);
+        s->stage_end = s->next + SAMPLE_BLOCKS;
+        break;
+    case CRUISE:
+        s->stage_end = 3 * s->next;
+        break;
+    default:
+        s->stage_end = s->next + TIMED_BLOCKS;
+        s->stage_nanoseconds[stage == TIME_SKIP] = 0;
+    }
+}
+
+static void next_stage(struct sweep *s) {
+    switch (s->stage) {
+    case CRUISE:
+        enter(s, SAMPLE);
+        break;
+    case SAMPLE:
+        s->best = SWEEP_STREAM;
+        enter(s, choose_checks(s) ? TIME_STREAM : CRUISE);
+        break;
+    case TIME_STREAM:
+        enter(s, TIME_SKIP);
+        break;
+    default:
+        s->best = s->stage_nanoseconds[SWEEP_SKIP] < s->stage_nanoseconds[SWEEP_STREAM] ? SWEEP_SKIP : SWEEP_STREAM;
+        enter(s, CRUISE);
+    }
+}
+
+static void run_kernel(struct sweep *s, size_t last) {
+    const wh_index *index = s->index;
+    if (s->next >= s->stage_end) next_stage(s);
+    static const int modes[] = {[SAMPLE] = SWEEP_SKIP, [TIME_STREAM] = SWEEP_STREAM, [TIME_SKIP] = SWEEP_SKIP};
+    int mode = s->stage == CRUISE ? s->best : modes[s->stage];
+    struct sweep_job job = {.blocks = index->blocks,
+                            .planes = index->planes,
+                            .order = s->mode[mode].order,
+                            .lut = s->mode[mode].lut,
+                            .check = s->mode[mode].check,
+                            .left = s->left,
+                            .first = s->next,
+                            .last = last < s->stage_end ? last : s->stage_end,
+                            .threshold = s->threshold,
+                            .rows = s->rows,
+                            .sums = s->sums,
+                            .count = s->count,
+                            .room = s->trigger + WH_BLOCK_CODES};
+    int timed = s->stage == TIME_STREAM || s->stage == TIME_SKIP;
+    uint64_t start = timed ? clock_nanoseconds() : 0;
+    size_t next = s->kernels->sweep(&job);
+    if (timed) s->stage_nanoseconds[mode] += clock_nanoseconds() - start;
+    s->counts.blocks += next - s->next;
+    s->counts.planes += job.planes_read;
+    s->next = next;
+    size_t first = s->count;
+    s->count = job.count;
+    if (next == index->blocks_count && index->meta.rows % WH_BLOCK_CODES) { /* drop the padding of the last block */
+        size_t kept = first;
+        for (size_t i = first; i < job.count; i++) {
+            s->rows[kept] = s->rows[i];
+            s->sums[kept] = s->sums[i];
+            kept += s->rows[i] < index->meta.rows;
+        }
+        s->count = kept;
+    }
+}
+
+int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most) {
+    const size_t blocks = s->index->blocks_count;
+    if (last > blocks) last = blocks;
+    while (!s->done) {
+        if (s->verifying) {
+            size_t before = s->verified;
+            if (!verify(s, c, most)) return WH_CORRUPT;
+            most -= s->verified - before < most ? s->verified - before : most;
+            if (s->verified < s->count) return WH_OK;
+            s->verifying = 0;
+            s->count = 0;
+            set_trigger(s);
+            if (s->next == blocks) {
+                end_pass(s, c);
+                return WH_OK;
+            }
+        }
+        if (s->next >= last && s->next < blocks) return WH_OK;
+        run_kernel(s, last);
+        if (s->next == blocks) {
+            start_verifying(s, c);
+        } else if (s->count > s->trigger) {
+            cut_back(s, c);
+            if (s->count + WH_BLOCK_CODES > s->trigger) start_verifying(s, c);
+        }
     }
     return WH_OK;
 }
 
-double sweep_forecast(const struct sweep *s, uint64_t limit, double margin) {
-    size_t planes = s->index->planes, p = 0;
-    while (p < planes && s->expected[p].mean - margin * s->expected[p].deviation < (double)limit) p++;
-    return p < 2 ? 2 : (double)p;
-}
-
-double sweep_margin(const struct sweep *s, double planes, uint64_t limit) {
-    size_t p = (size_t)(planes + 0.5);
-    if (p < 1 || p >= s->index->planes || s->expected[p - 1].deviation <= 0) return -1;
-    return (s->expected[p - 1].mean - (double)limit) / s->expected[p - 1].deviation;
+int sweep_guess(const struct sweep *s, struct collector *copy) {
+    for (size_t i = s->verifying ? s->verified : 0; i < s->count; i++)
+        if (!offer(s, copy, s->rows[i], distance_carry(s->distance))) return WH_CORRUPT;
+    return WH_OK;
 }

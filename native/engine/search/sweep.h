@@ -1,67 +1,98 @@
 #ifndef WHAMMING_SWEEP_H
 #define WHAMMING_SWEEP_H
-/* The sweep: an exact SIMD pass over all blocks (arrays.h), which leaves most blocks early.
+/* The sweep: an exact SIMD pass over all blocks (arrays.h), in memory order.
  *
- * Filter. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's costs over the planes
- * is then a lower bound of its scaled distance. The scale maps the collector's limit to 254, so a code within the limit
- * never reaches 255.
- * Sums saturate at 255; a lane at 255 is rejected. The sweep leaves a block once all of its 128 lanes are rejected.
+ *      blocks, 128 codes at a time          list: row, sum             collector
+ *      look up 16 costs per plane, add  ->  sums up to the threshold,  ->  exact distances
+ *                                           which falls on the way         in order of sum
  *
- *      planes, most selective first        128 lanes of 8-bit sums
- *      order[0]: look up 16 costs  ->  +=  [ 40  12  90 ... ]
- *      order[1]: ...               ->  +=  [ 95 255 255 ... ]   every 2 planes: all 255? next block
+ * Sums. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
+ * lower bound of its scaled distance. Most planes differ little in their largest cost, so the scale is chosen for these;
+ * higher costs are capped, and the sum is still a lower bound.
  *
- * Long codes have so many planes that rounding down to 254 steps would lose too much. From SWEEP_WIDE_FROM planes on,
- * sums have 16 bits (sums of 4 planes in a byte, then widened) and finer steps.
+ * Selection. A pass compares no distances. It lists the codes whose sum is within a threshold. From time to time, the
+ * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for what rounding takes away.
  *
- * Verification. For the remaining codes, the exact distance is computed.
+ * Verification. After the pass, the exact distances of the listed codes are computed in order of their sums, until a
+ * sum is beyond the collector's limit. So about as many codes are verified as hits are wanted.
  *
- * Order. Planes are visited by decreasing expected cost, computed from the fraction of ones in each bit.
+ * Completeness. Every code with a sum within the threshold has been offered to the collector. A code within the
+ * collector's limit has a sum of at most limit_sum(limit). If this is within the threshold, no hit is missing.
+ * Otherwise there is another pass, with this sum as threshold. This is rare: when costs were capped, or if many of the
+ * listed codes were dead or before the position that a search resumes after.
+ *
+ * Modes. A pass either reads all planes in memory order, which suits the hardware, or begins with the planes that cost
+ * most and leaves a block after some of them, if the partial sums of all its codes are beyond the threshold. Which one is
+ * faster depends on the machine and on the query. So a pass tries both on a few blocks, from time to time, and goes on
+ * with the faster one. Sums are the same in both.
+ *
+ * A list that is full in spite of being cut back has many codes with equal sums. They are verified at once, which
+ * gives the pass a limit, and the list starts again. So memory is bounded.
  */
 #include "search/collect.h"
 #include "search/distance.h"
 #include "simd/kernels.h"
 
-enum { SWEEP_WIDE_FROM = 72 /* planes */ };
+enum {
+    SWEEP_STREAM, /* all planes, in memory order */
+    SWEEP_SKIP,   /* the planes with the highest expected costs first; blocks are left early */
+    SWEEP_MODES
+};
 
 struct sweep {
     const wh_index *index;
     const struct distance *distance;
     const struct kernels *kernels;
-    int wide;
     void *allocated; /* memory of all arrays below; NULL: not initialised yet */
-    uint32_t *order;
-    uint32_t *plane; /* plane numbers in visiting order */
-    uint8_t *lut;
+    /* Per mode: how the planes are visited. */
     struct {
-        double mean, deviation;
-    } *expected;      /* [i]: of a code's cost in the first i + 1 planes visited, if bits were independent */
-    uint64_t limit;   /* the limit that `lut` was computed for */
-    uint64_t largest; /* wide: the plane cost that maps to the largest value of a look-up */
-    size_t check_from;
-    uint16_t wide_limit;
-    size_t next;            /* the next block */
+        uint8_t *lut;
+        uint32_t *order;
+        uint8_t *check;
+    } mode[SWEEP_MODES];
+    size_t groups;
+    void *prepared;   /* memory of these arrays; NULL: not initialised yet */
+    uint32_t *left;   /* per group: blocks left after it, while sampling */
+    int best;         /* the faster mode, as far as known */
+    int stage;        /* enum stage in sweep.c */
+    size_t stage_end; /* the block at which the next stage begins */
+    uint64_t stage_nanoseconds[SWEEP_MODES];
+    double scale;    /* of the sums */
+    int exact;       /* 1: the scale is 1 and no cost was capped, so sums are distances in steps */
+    int capped;      /* 1: some costs were capped */
+    uint16_t margin; /* added to the k-th smallest sum */
+    uint16_t least;  /* codes with smaller sums are before the first position */
+
+    size_t next;        /* the next block */
+    uint16_t threshold; /* larger sums are not listed */
+    int fixed;          /* 1: the threshold follows the collector's limit only */
+    size_t want;        /* how many codes to list at least */
+    size_t room;        /* entries of the arrays below */
+    size_t trigger;     /* cut the list back when it has this many entries */
+    size_t count;
+    size_t verified; /* while verifying: entries done */
+    int verifying;
+    int done; /* 1: all hits have been offered */
+    uint32_t *rows, *other_rows;
+    uint16_t *sums, *other_sums;
     struct wh_stats counts; /* blocks, planes, candidates, verified */
-    uint32_t *survivors;    /* SWEEP_SURVIVORS */
 };
 
-/* Prepare for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
+/* Prepare for one query that collects up to `want` hits at a time. Returns a wh_status (WH_MEMORY); sweep_free is safe
+ * on a zeroed or failed struct. */
 int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels *kernels,
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
-/* Go back to the first block, for the next round. */
-void sweep_restart(struct sweep *sweep);
+/* Start a pass for the collector's hits. Returns a wh_status (WH_MEMORY). */
+int sweep_start(struct sweep *sweep, const struct collector *collector);
 
-/* Sweep the blocks from sweep->next up to `last`, or until about `most` codes have been compared exactly, and offer the
- * codes within the limit. cached: 1 if another query has just read these blocks. Returns a wh_status (WH_CORRUPT). */
-int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most, int cached);
+/* Sweep the blocks from sweep->next up to `last`, or until about `most` codes have been compared exactly. After the
+ * last block, offer the codes within the limit. Sets sweep->done when all have been offered. Otherwise, sweep->next may
+ * have gone back to 0, for another pass. Returns a wh_status (WH_CORRUPT). */
+int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most);
 
-/* Estimated number of planes that the sweep reads per block at this limit. It leaves a block when a code whose cost is
- * `margin` standard deviations below the mean passes the limit. */
-double sweep_forecast(const struct sweep *sweep, uint64_t limit, double margin);
-
-/* The margin of a finished sweep, computed from its average number of planes per block; -1 if not known. */
-double sweep_margin(const struct sweep *sweep, double planes, uint64_t limit);
+/* Offer what has been listed so far to a copy of the collector, for a guess. Returns a wh_status (WH_CORRUPT). */
+int sweep_guess(const struct sweep *sweep, struct collector *copy);
 
 #endif

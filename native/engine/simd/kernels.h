@@ -4,28 +4,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum {
-    SWEEP_SURVIVORS = 512, /* maximum number of rows that one call of a sweep kernel returns */
-    SIEVE_CODES = 64       /* codes per call of the sieve kernel */
-};
+enum { SIEVE_CODES = 64 /* codes per call of the sieve kernel */ };
 
-/* One call of a sweep kernel: blocks [first, last), or fewer if the survivors of one more block might not fit. */
+/* One call of the sweep kernel: blocks [first, last), or fewer if the rows of one more block might not fit. */
 struct sweep_job {
     const uint8_t *blocks;
     size_t planes;
-    const uint32_t *order; /* byte offset of each plane in the block, in visiting order */
-    const uint8_t *lut;    /* 16 bytes per plane, in visiting order; planes padded to a multiple of 4 */
-    size_t check_from;     /* no code can exceed the limit before this many planes (a multiple of 2; of 4 if wide) */
-    size_t prefetch;       /* planes of a later block to prefetch; 0 if the blocks are in cache. The wide kernel also
-                              prefetches within a block, this many planes ahead */
-    uint16_t limit;        /* wide only: larger sums are rejected */
+    const uint32_t *order; /* byte offset in the block of each group of SWEEP_GROUP planes, in visiting order. A smaller
+                              group comes last */
+    const uint8_t *lut;    /* 16 bytes per plane, in visiting order, each at most SWEEP_LUT_MAX */
+    const uint8_t *check;  /* per group: 1: leave the block after this group if all sums are above the threshold */
+    uint32_t *left;        /* per group: how many blocks were left there; counted up */
     size_t first, last;
-    uint32_t *survivors;
-    size_t count;
-    uint64_t planes_read;
+    uint16_t threshold; /* rows with larger sums are not returned */
+    uint32_t *rows;     /* this and `sums`: appended from `count` on, at most `room` in all */
+    uint16_t *sums;
+    size_t count, room;
+    uint64_t planes_read; /* counted up */
 };
 
-/* Runs the job. Returns the first block that was not processed. */
+enum { SWEEP_GROUP = 4, SWEEP_LUT_MAX = 63 /* SWEEP_GROUP look-ups fit a byte, and 1024 fit 16 bits */ };
+
+/* Adds up the look-ups of every code of the blocks, and returns the rows within the threshold, with their sums. Lanes
+ * beyond the last row are returned like others. Returns the first block that was not processed. */
 typedef size_t sweep_kernel(struct sweep_job *job);
 
 /* Finds those of the first `count` codes whose sum of look-ups is below 255. All SIEVE_CODES codes must be readable,
@@ -37,9 +38,8 @@ typedef size_t sieve_kernel(const uint8_t *codes, size_t columns, size_t stride,
                             uint8_t *found);
 
 struct kernels {
-    sweep_kernel *narrow; /* 8-bit sums */
-    sweep_kernel *wide;   /* 16-bit sums */
-    sieve_kernel *sieve;  /* NULL: exact comparison is as fast */
+    sweep_kernel *sweep;
+    sieve_kernel *sieve; /* NULL: exact comparison is as fast */
 };
 
 /* The kernels of an instruction set (enum wh_simd); NULL if this build or machine does not support it. */

@@ -12,8 +12,11 @@
 #define v_look_low(t, x) _mm256_shuffle_epi8(t, _mm256_and_si256(x, _mm256_set1_epi8(15)))
 #define v_look_high(t, x) _mm256_shuffle_epi8(t, _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)))
 #define v_add8(a, b) _mm256_adds_epu8(a, b)
-#define v_add16(a, b) _mm256_adds_epu16(a, b)
-#define v_even(x) _mm256_and_si256(x, _mm256_set1_epi16(0xFF))
+#define v_add16(a, b) _mm256_add_epi16(a, b)
+#define v_sub16(a, b) _mm256_sub_epi16(a, b)
+#define v_min16(a, b) _mm256_min_epu16(a, b)
+#define v_shift8(x) _mm256_slli_epi16(x, 8)
+#define v_store(p, x) _mm256_storeu_si256((__m256i *)(p), x)
 #define v_odd(x) _mm256_srli_epi16(x, 8)
 #define v_zip_low(a, b) _mm256_unpacklo_epi8(a, b)
 #define v_zip_high(a, b) _mm256_unpackhi_epi8(a, b)
@@ -34,7 +37,7 @@ static inline __attribute__((target("avx2"))) uint32_t avx2_in16(__m256i x, uint
 #include "simd/sieve_kernel.h"
 #include "simd/sweep_kernel.h"
 
-const struct kernels kernels_avx2 = {avx2_narrow, avx2_wide, avx2_sieve};
+const struct kernels kernels_avx2 = {avx2_sweep, avx2_sieve};
 #else
 typedef int kernels_avx2_is_empty;
 #endif

@@ -13,8 +13,11 @@
 #define v_look_low(t, x) _mm512_permutexvar_epi8(x, t)
 #define v_look_high(t, x) _mm512_permutexvar_epi8(_mm512_srli_epi16(x, 4), t)
 #define v_add8(a, b) _mm512_adds_epu8(a, b)
-#define v_add16(a, b) _mm512_adds_epu16(a, b)
-#define v_even(x) _mm512_and_si512(x, _mm512_set1_epi16(0xFF))
+#define v_add16(a, b) _mm512_add_epi16(a, b)
+#define v_sub16(a, b) _mm512_sub_epi16(a, b)
+#define v_min16(a, b) _mm512_min_epu16(a, b)
+#define v_shift8(x) _mm512_slli_epi16(x, 8)
+#define v_store(p, x) _mm512_storeu_si512(p, x)
 #define v_odd(x) _mm512_srli_epi16(x, 8)
 #define v_zip_low(a, b) _mm512_unpacklo_epi8(a, b)
 #define v_zip_high(a, b) _mm512_unpackhi_epi8(a, b)
@@ -23,7 +26,7 @@
 #include "simd/sieve_kernel.h"
 #include "simd/sweep_kernel.h"
 
-const struct kernels kernels_avx512 = {avx512_narrow, avx512_wide, avx512_sieve};
+const struct kernels kernels_avx512 = {avx512_sweep, avx512_sieve};
 #else
 typedef int kernels_avx512_is_empty;
 #endif

@@ -12,8 +12,11 @@
 #define v_look_low(t, x) vqtbl1q_u8(t, vandq_u8(x, vdupq_n_u8(15)))
 #define v_look_high(t, x) vqtbl1q_u8(t, vshrq_n_u8(x, 4))
 #define v_add8(a, b) vqaddq_u8(a, b)
-#define v_add16(a, b) vreinterpretq_u8_u16(vqaddq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)))
-#define v_even(x) vandq_u8(x, vreinterpretq_u8_u16(vdupq_n_u16(0xFF)))
+#define v_add16(a, b) vreinterpretq_u8_u16(vaddq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)))
+#define v_sub16(a, b) vreinterpretq_u8_u16(vsubq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)))
+#define v_min16(a, b) vreinterpretq_u8_u16(vminq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)))
+#define v_shift8(x) vreinterpretq_u8_u16(vshlq_n_u16(vreinterpretq_u16_u8(x), 8))
+#define v_store(p, x) vst1q_u8((uint8_t *)(p), x)
 #define v_odd(x) vreinterpretq_u8_u16(vshrq_n_u16(vreinterpretq_u16_u8(x), 8))
 #define v_zip_low(a, b) vzip1q_u8(a, b)
 #define v_zip_high(a, b) vzip2q_u8(a, b)
@@ -35,7 +38,7 @@ static inline uint32_t neon_in16(uint8x16_t x, uint16_t limit) {
 #include "simd/sieve_kernel.h"
 #include "simd/sweep_kernel.h"
 
-const struct kernels kernels_neon = {neon_narrow, neon_wide, neon_sieve};
+const struct kernels kernels_neon = {neon_sweep, neon_sieve};
 #else
 typedef int kernels_neon_is_empty;
 #endif

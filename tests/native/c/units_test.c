@@ -91,17 +91,6 @@ static void test_buckets(struct wh_planner *planner) {
     CHECK(planner_buckets_nanoseconds(NULL, 0, 1000) == guess);
 }
 
-static void test_margin(struct wh_planner *planner) {
-    double guess = planner_margin(NULL);
-    planner_learn_margin(planner, 1000000, -1);
-    planner_learn_margin(planner, 100, 9);
-    CHECK(planner_margin(planner) == guess);
-    for (int i = 0; i < 100; i++) planner_learn_margin(planner, 1000000, guess + 1);
-    CHECK(fabs(planner_margin(planner) - guess - 1) < 0.01);
-    planner_learn_margin(NULL, 1000000, 0);
-    CHECK(planner_margin(NULL) == guess);
-}
-
 static void test_planner(void) {
     struct wh_planner *planner = NULL;
     CHECK(wh_planner_create(&planner) == WH_OK);
@@ -115,7 +104,6 @@ static void test_planner(void) {
     CHECK(planner_kernels(planner) == kernels_for(WH_PORTABLE));
     test_planes(planner);
     test_buckets(planner);
-    test_margin(planner);
     wh_planner_free(planner);
 }
 
