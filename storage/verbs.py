@@ -80,8 +80,7 @@ class DatabaseVerbs(Protocol):
         ----------
         name : 1 to 128 letters, digits, ``.``, ``_`` and ``-``, starting with a letter or digit.
         bits : length of the codes, 1 to 4096. May be left out with an encoder that determines it.
-        bit_order : bit order of codes that go in and out. ``"little"``: bit i is byte ``i >> 3``, mask
-            ``1 << (i & 7)``. ``"big"``: mask ``128 >> (i & 7)``, as ``np.packbits`` writes by default.
+        bit_order : bit i of a code is byte ``i >> 3``, mask ``1 << (i & 7)``; with ``"big"``, ``128 >> (i & 7)``.
         tables : hash tables of sealed segments. ``"single"``: one hash table for all substrings of the codes;
             ``"multi"``: one per substring; ``"none"``: no tables, so that all searches sweep.
         buckets : ``"compact"``, or ``"fast"``, which is faster to probe but larger.
@@ -89,11 +88,9 @@ class DatabaseVerbs(Protocol):
         encoder : converts vectors to codes. ``"sign"``, ``"lsh"`` or ``"itq"`` is fitted now; or pass an encoder from
             :func:`whamming.fit_encoder` or :func:`whamming.load_encoder`.
         dim : number of components of a vector, 1 to 65,536. May be left out with ``train``.
-        train : sample of vectors ``[n, dim]`` to fit the encoder to. If the database is on a server and the sample has
-            over 12 MiB, the client sends a random part of it.
+        train : sample of vectors ``[n, dim]`` to fit the encoder to. A client sends a random part of at most 12 MiB.
         seed : for the random choices of fitting.
-        centre : whether to subtract the sample's mean from vectors; the default is True if there is a sample.
-            ``"itq"`` always subtracts it.
+        centre : whether to subtract the sample's mean from vectors; by default if there is one. ``"itq"`` always does.
         keep_vectors : keep the vectors of items, as ``"float16"`` or ``"int8"``, so that searches can re-rank.
         metric : metric of re-ranking: ``"l2"``, ``"cosine"`` or ``"inner"``.
         exist_ok : return the existing index of that name if it has the same settings and encoder. An encoder given by
@@ -145,9 +142,8 @@ class DatabaseVerbs(Protocol):
         """Write a copy of all indexes to a new directory. Not available over the network yet.
 
         The copy is a database itself. Writes continue meanwhile. Each index is copied as it is at one moment, but not
-        all at the same moment. ``path`` must not exist yet, and must be outside this database. Raises
-        AlreadyExistsError or InvalidArgumentError otherwise. Broken indexes are left out; then IncompleteBackupError,
-        raised at the end, says which.
+        all at the same moment. ``path`` must not exist yet, and must be outside this database. If indexes are broken,
+        the others are copied, and IncompleteBackupError is raised. Raises AlreadyExistsError, InvalidArgumentError.
         """
 
     def close(self) -> None:
@@ -426,9 +422,7 @@ class SearchVerbs(Protocol):
         """Return the next hit as soon as it is proven."""
 
     def next(self, n: int, *, budget: Budget | None = None) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the ids and distances of the next ``n`` hits; fewer if no more exist or the budget ran out.
-
-        ``budget`` limits the work of this call. It is not available over the network yet.
+        """Return the ids and distances of the next ``n`` hits; fewer if no more exist or the call's budget ran out.
 
         >>> search.next(1)
         (array([7], dtype=uint64), array([0.]))
