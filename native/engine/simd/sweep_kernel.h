@@ -17,7 +17,7 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD_BYTES = 4096 /* how far ahead to prefetch: the hardware stops at page borders */ };
+enum { AHEAD_BYTES = 16384 /* how far ahead to prefetch: the hardware stops at page borders */ };
 
 /* Append the rows of a block whose sums are within the threshold. in[h][odd]: bit j is code 64 h + 2 j + odd. */
 static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, const uint16_t sums[2][2][32],
