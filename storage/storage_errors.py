@@ -4,16 +4,16 @@
 
     WhammingError
     ├── InvalidArgumentError (the engine's)
-    │   └── NoEncoderError                       the index has no encoder, or keeps no vectors, but is to use them
+    │   └── NoEncoderError                       the index lacks the encoder or the kept vectors that a call needs
     └── StorageError
         ├── NotFoundError (also a KeyError)      there is no index of that name
         ├── AlreadyExistsError                   an index of that name exists, or the target path does
-        ├── ReadOnlyError                        a write to a database that was opened read-only, or to a backup
+        ├── ReadOnlyError                        a write to a database that was opened read-only
         ├── WriterBusyError                      another process has the database open for writing
         ├── FormatError                          not a Whamming database, or written by another version
         ├── CorruptStoreError                    damaged files
         ├── IncompleteBackupError                a backup was made, but without broken indexes
-        ├── StorageFullError                     no space for a write; nothing was lost
+        ├── StorageFullError                     no space for a write
         ├── ClosedError                          used after close()
         └── ProcessLimitError                    too many open files, or no address space
 """
@@ -58,7 +58,7 @@ class AlreadyExistsError(StorageError):
 
 
 class ReadOnlyError(StorageError):
-    """A write to something that was opened read-only."""
+    """A write to a database that was opened read-only."""
 
 
 class WriterBusyError(StorageError):
@@ -78,7 +78,11 @@ class IncompleteBackupError(StorageError):
 
 
 class StorageFullError(StorageError):
-    """There was no space for a write. Earlier writes are safe, and the index can still be read."""
+    """There was no space for a write. What is on disk is intact, and the index can still be read.
+
+    ``async`` writes that are not on disk yet stay in memory. They are saved as soon as there is space, and are lost if
+    the process ends before that.
+    """
 
 
 class ClosedError(StorageError):

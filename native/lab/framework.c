@@ -15,9 +15,12 @@
  * as u. Eqn. 15 changes only the order of the tables within a round.
  *
  * PQTable's own rule: let v be a code found in all m tables. All of its substrings were probed, each at a cost of at
- * most f(s_i), so g(v) <= sum f(s_i) <= g(u). A root no farther than v therefore proves the same. This also holds in
- * the middle of a bucket that may still contain u: u then costs f(s_i) in that table. In the merged table, a code may
- * be found by a key of table t that equals another of its substrings. This does not count as an appearance in table t.
+ * most f(s_i), so g(v) <= sum f(s_i) <= g(u). A root no farther than v therefore proves the same. The rule is also
+ * checked within a bucket of table i. The rest of the bucket may contain u. Then u's substring i costs f(s_i), so
+ * sum f(s_i) <= g(u) still holds.
+ *
+ * With one merged table for all substrings, table t's key may lead to a code because another of the code's substrings
+ * equals that key. This does not count as an appearance in table t.
  *
  * A table whose queue has ended has found every code. The search then ends as well.
  */

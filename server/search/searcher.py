@@ -103,7 +103,7 @@ class Searcher:
             self._dispatch_soon()  # in the next turn of the event loop
 
     def _is_ready(self, query: Query) -> bool:
-        """Return whether a query can be searched without blocking: its snapshot needs no lock and no file access."""
+        """Return whether a query can be searched without blocking: its index is open, and a snapshot takes no time."""
         index = self._indexes.get(query.request.index)
         return index is not None and index.is_open and getattr(index.store, "is_ready", False)
 

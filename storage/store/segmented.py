@@ -96,7 +96,7 @@ class SegmentedStore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether :meth:`snapshot` returns immediately: it needs no lock and reads no file."""
+        """Whether :meth:`snapshot` returns almost immediately: no writes are pending, and none are read from a file."""
         return not self.read_only and not self._contents.pending
 
     def snapshot(self) -> Snapshot:

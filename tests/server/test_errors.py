@@ -12,6 +12,7 @@ from google.rpc import code_pb2, error_details_pb2
 
 from whamming.server.failures import ERROR_TEXT_BYTES, failure_of, shortened
 from whamming.server.rpc import status as statuses
+from whamming.storage import IncompleteBackupError, StorageError
 from whamming.v1 import error_pb2
 from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import TABLE
@@ -32,6 +33,11 @@ def test_an_error_becomes_a_status(kind: type[BaseException], code: int, reason:
     again = [detail for detail in status.details if detail.Unpack(retry)]
     assert bool(again) == (info.reason in ("OVERLOADED", "WRITER_BUSY", "SHUTTING_DOWN"))
     assert not again or 0 < retry.retry_delay.ToMilliseconds() <= 1000
+
+
+def test_every_storage_error_that_a_server_can_meet_has_a_reason_of_its_own() -> None:
+    kinds = {kind for kind, _, _ in TABLE}
+    assert set(StorageError.__subclasses__()) - kinds == {IncompleteBackupError}  # servers make no backups
 
 
 def test_a_field_is_named() -> None:

@@ -84,7 +84,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
 
 
 def _check_lengths(response: search_pb2.SearchResponse, ids: int, distances: int) -> None:
-    """Check the columns that would otherwise lose hits or ends. Raises :class:`ValueError`."""
+    """Raise :class:`ValueError` if columns that belong together differ in length. Hits or ends would be lost then."""
     hits, chunks, ends = sum(response.counts), len(response.query_ids), response.ends
     if not hits == ids == distances:
         raise ValueError(f"{hits} hits have {ids} ids and {distances} distances")

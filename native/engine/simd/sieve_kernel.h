@@ -2,17 +2,18 @@
  *
  *   v_zip_low(a, b)   in each 16 bytes: a0 b0 a1 b1 ... a7 b7      v_zip_high(a, b)   a8 b8 ... a15 b15
  *
- * A look-up needs the same nibble of many codes in one vector, but each code is stored contiguously. So eight vectors
- * of codes are transposed by zips. In each 16-byte lane, the position of a byte has 7 bits: 3 select the vector, 4 the
- * byte within the lane. Zipping the vectors that differ in bit x moves the top bit of "within" to where x was, and x to
- * the bottom:
+ * A look-up needs the same nibble of many codes in one vector. But in a column, the 8 bytes of each code are next to
+ * each other. So eight vectors are transposed by zips. In each 16-byte lane, the position of a byte has 7 bits: 3 bits
+ * select the vector, and 4 bits ("within") select the byte within the lane. A zip combines pairs of vectors whose
+ * numbers differ in one bit only. It moves that bit to the bottom of "within", and puts the former top bit of "within"
+ * in its place:
  *
  *      vector    within           c: which code (c0: which of the two in a lane), p: which byte of the column
  *      c3 c2 c1  c0 p2 p1 p0
- *      c0 c2 c1  p2 p1 p0 c3      zip by the first bit
- *      c0 p2 c1  p1 p0 c3 c2             second
- *      c0 p2 p1  p0 c3 c2 c1             third
- *      p0 p2 p1  c3 c2 c1 c0             first: vector = byte of the column, within = code
+ *      c0 c2 c1  p2 p1 p0 c3      after a zip by the first bit
+ *      c0 p2 c1  p1 p0 c3 c2                     second
+ *      c0 p2 p1  p0 c3 c2 c1                     third
+ *      p0 p2 p1  c3 c2 c1 c0                     first: vector = byte of the column, within = code
  */
 #include "simd/kernels.h"
 
