@@ -1,4 +1,4 @@
-"""The gRPC server: a :class:`Server` serves one database, as a :class:`Config` says."""
+"""The gRPC server: a :class:`Server` serves one database, with the options of a :class:`Config`."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -8,7 +8,7 @@
     data/.docs.*.new        an index that is being created, or a leftover of a crash
     data/.docs.*.dropped    an index that is being removed, or a leftover of a crash
 
-Every other entry with a valid index name is listed as an index. If it is none, it is listed as broken.
+Every other entry with a valid index name is listed as an index. An entry that is not an index is listed as broken.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The open indexes of a database. Indexes that are idle are closed, so that a database can have many.
 
-An open index takes address space for the map of its file, some file descriptors, and memory. Hence only a limited
-number is open at a time (``process_limits.py``). If one more is needed, those that were used least recently are closed.
-A :class:`StoredIndex` that was closed for this reason is opened again when it is used. Snapshots and running searches
-of an index keep its file mapped, even when the index is closed.
+An open index takes memory, some file descriptors, and address space to map its file. Hence only a limited number is
+open at a time (``process_limits.py``). When there are more, those that were used least recently are closed. A
+:class:`StoredIndex` that was closed for this reason is opened again when it is used. Snapshots and running searches of
+an index keep its file mapped, even when the index is closed.
 
 Locks, in the order in which they may be taken:
 

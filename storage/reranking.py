@@ -12,9 +12,9 @@ stretches a vector. Then
 
     distance by code  <=  |p(q) - p(x)|²  <=  s² |q - x|²
 
-A hit is proven once its distance is below the bound for all remaining items. How soon that happens depends on the data.
-It is soon if the neighbours are much nearer than the rest, as near-duplicates are. Otherwise it takes many items, or
-all of them.
+A hit is proven once its distance is below the bound for all remaining items. How many items must be compared before
+that depends on the data: few if the neighbours are much nearer than the rest, as near-duplicates are. Otherwise it
+takes many items, or all of them.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ It has the methods of :class:`whamming.Database` and :class:`whamming.StoredInde
         async for hit in docs.search(code, weights=w, k=10):
             print(hit.id, hit.distance)
 
-After a dropped connection, searches (unless re-ranked) and upserts resume automatically, and ``get``, ``count``,
-``stats``, ``delete`` and ``flush`` are retried. ``scan``, ``seal``, ``compact``, ``create_index`` and ``drop_index``
-are not: they raise :class:`whamming.UnavailableError`.
+After a dropped connection, searches, scans and upserts resume automatically. (A re-ranked search that has returned hits
+raises an error instead.) Calls that only read, ``delete`` and ``flush`` are retried. ``seal``, ``compact``,
+``create_index`` and ``drop_index`` are not: they raise :class:`whamming.UnavailableError`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A client is a connection, for now: :func:`name_of` is the only place that decides this. Queries are scheduled fairly by
 client. Each client may have a limited number of calls, and a limited share of the memory for messages
-(:mod:`~whamming.server.rpc.message_memory`). So a client that opens many calls takes from itself, not from others.
+(:mod:`~whamming.server.rpc.message_memory`). So a client that opens many calls slows down only itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fit encoders while the server searches: one at a time, each in a process that can be killed.
+"""Fit encoders while the server searches: large ones one at a time, each in a process that can be killed.
 
 A single call of linear algebra may take half a minute, and nothing can interrupt it. So a thread could not be stopped
 when its client cancels or the server shuts down. A process can be killed. It also has its own memory, and its own limit

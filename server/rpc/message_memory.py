@@ -5,9 +5,9 @@ gRPC buffers a message until it is complete, and does not say how much of it has
 asks for a message only when there is memory for the largest one, and counts that much until the message has arrived.
 Other calls wait for their turn. The client that uses the least memory is next.
 
-A call that sends nothing must not block others for good. While calls wait, the client that uses the most memory makes
-room: its call that has been silent longest ends, if that was at least ``QUIET_SECONDS``. The client opens it again when
-it has something to send.
+A call that sends nothing must not block others forever. While calls wait, the client that uses the most memory has to
+make room: its most silent call ends, if it has sent nothing for ``QUIET_SECONDS``. The client can open the call again
+when it has something to send.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Lets a reader process see the writes that it has forwarded, also those that are not on disk yet.
 
 A reader sees what the writer has committed. With ``durability="async"``, the writer acknowledges a write up to 50 ms
-before it commits it. A client that reads through the same process would miss its own write. So the process remembers
-which indexes it has forwarded such writes to, and has the writer commit them before the next read of the index.
+before it commits the write. A client that reads through the same process would miss its own write. So the process
+remembers to which indexes it has forwarded such writes. Before the next read of such an index, it asks the writer to
+commit them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open indexes beside the workers: opening one takes as long as its recent writes are many."""
+"""Open indexes in separate threads, because opening an index with many recent writes takes long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPENING_THREADS: Final = 2
 
 
 class IndexOpener:
-    """Opens indexes in threads of its own. Everyone who waits for the same index shares the work."""
+    """Opens indexes in threads of its own. If several calls need the same index, it is opened once for all of them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

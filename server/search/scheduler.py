@@ -1,9 +1,9 @@
 """A fair queue for the worker threads: the client that has used the least time runs next.
 
-A *client* has *flows*, one per call. The queries of a call are the *jobs*. A worker takes the client that has used the
-least time, of its flows the one that has used the least time, and runs a slice of its next job. So a client with one
-short query waits for at most one slice of each other client, however many calls they have and however long their
-queries are.
+A *client* has *flows*, one per call. The queries of a call are the *jobs*. A worker chooses the client that has used
+the least time, then the flow of this client that has used the least time, and runs a slice of the flow's next job. So a
+client with one short query waits for at most one slice of each other client, however many calls they have and however
+long their queries are.
 
     clients by time used      flows of a client         jobs of a flow
     ┌──────┬──────┬──────┐    ┌──────┬──────┐

@@ -1,8 +1,8 @@
 """The work of the worker threads: search a slice of one query, or a group of queries in one engine call.
 
-Queries for a few hits from a small index form groups, even if they belong to different calls. A group costs much less
-per query: the server looks up the index, takes a snapshot and rounds the costs once per group, and in the engine the
-queries share passes over the codes.
+Queries for a few hits from a small index form groups, even if they belong to different calls. A query in a group takes
+much less time than a query alone. The server looks up the index, takes a snapshot and converts the costs once per
+group, and in the engine the queries share passes over the codes.
 """
 
 from __future__ import annotations

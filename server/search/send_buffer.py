@@ -22,7 +22,7 @@ even if there is no room, so many refusals can exceed the limit."""
 
 
 class Wakeup:
-    """Wakes a coroutine. It is guarded by a lock of its user: :meth:`arm` and :meth:`wake` are called with it held.
+    """Wakes a coroutine. Its user has a lock, and must hold it to call :meth:`arm` or :meth:`wake`.
 
     Create it in the event loop of the coroutine.
     """

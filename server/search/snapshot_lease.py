@@ -1,4 +1,4 @@
-"""A snapshot that a call holds for its client, and when it must let go of it.
+"""A snapshot that a call holds for its client, and how long the call may hold it.
 
 While a snapshot is held, LMDB cannot reuse the pages that it refers to, so the file of an index that is being written
 grows. Therefore a call may hold a snapshot only for a limited time, and only while few bytes become obsolete. A search

@@ -30,11 +30,11 @@ the run of overflow pages, has the same length with both sizes.
 *Which commit is the newest* is the one fact that a single bit could change without breaking any of these rules. Commit
 n writes its number to meta page n mod 2, and liblmdb uses the page with the greater number. Clearing a bit of that
 number, or setting one in the other number, would silently restore commit n - 1. It is not enough to check that the
-numbers have the right parity and differ by one: n - 2 is often one bit away from n, as is n + 1 from n - 1, and both
-pass. But a commit stores the list of pages that it freed under its own number. A commit that frees none, because the
-database was empty, takes new pages at the end of the file. Hence there are two more rules. No free list may have pages
-freed by a later commit than that of its meta page. And compared with the older meta page, the newer one must not have
-fewer pages, nor a free list that ends with an earlier commit.
+numbers have the right parity and differ by one: a single bit often turns n into n - 2, or n - 1 into n + 1, and both
+results pass. But a commit stores the list of pages that it freed under its own number. A commit that frees none,
+because the database was empty, takes new pages at the end of the file. Hence there are two more rules. No free list may
+have pages freed by a later commit than that of its meta page. And compared with the older meta page, the newer one must
+not have fewer pages, nor a free list that ends with an earlier commit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Temporary files and directories that do not outlive a process that was killed for good.
+"""Temporary files and directories, and removing those that killed processes have left.
 
-Whoever makes one locks it, and keeps the lock until it has been renamed or removed. The system releases the locks of a
-process that dies. So what can be locked is a leftover, and whoever makes the next one in the same directory removes it.
-Only entries of our own user with names of our own form are looked at.
+The process that creates one locks it, and keeps the lock until it has renamed or removed it. The system releases the
+locks of a process that dies. So a temporary file that can be locked is a leftover. It is removed when a process creates
+the next one in the same directory. Only entries of the same user with names of this form are considered.
 """
 
 from __future__ import annotations

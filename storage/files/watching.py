@@ -4,7 +4,7 @@ LMDB does not notice. It would go on to commit to a file that has no name any mo
 gone, which kills the process with SIGBUS. A check takes a few system calls, so it is made before each commit and each
 snapshot.
 
-An index that this process drops is closed before its directory is renamed, and its journal is then used no more.
+An index that this process drops is closed before its directory is renamed. After that, nothing uses its journal.
 """
 
 from __future__ import annotations

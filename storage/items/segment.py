@@ -1,8 +1,8 @@
 """A segment: items as flat arrays, in RAM or in a memory map. Immutable.
 
 Large segments are sealed: their rows are in an order that is fast to search, and they have hash tables. Recent writes
-are in *runs*: small segments in RAM, in order of id and without tables. Runs are quick to build, and up to a million
-rows, sweeping them takes no longer than probing tables would.
+are in *runs*: small segments in RAM, in order of id and without tables. Runs are quick to build. They do not need
+tables: sweeping a run of up to a million rows takes no longer than probing tables would.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ IDLE_SECONDS = 10.0
 
 
 class BackgroundTask:
-    """A task that runs in its own thread, which starts with a request, and ends if there are none for a while."""
+    """A task that runs in a thread of its own. A request starts the thread; it ends after a while without requests."""
 
     def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
         """``delay``: seconds between a request and the run. Requests that arrive in between share the run.

@@ -16,9 +16,8 @@ open. If :meth:`Journal.append` is interrupted, the next call may return batches
 A journal has to keep these parts of a :class:`WriteBatch`: ``deletes``, ``upserts.ids``, ``upserts.codes``,
 ``upserts.vectors`` unless it is None, and ``ends`` and ``data`` of ``upserts.payloads`` unless it is None. The types
 are ``uint64`` for ids, deletes and ends, and ``uint8`` for the rest. Codes are ``[n, settings.code_bytes]``, vectors
-``[n, settings.vector_bytes]``. ``request`` has to be kept, too, 0 or 15 bytes: see ``requests.py``. Arrays that a
-journal returns may be read-only. ``IndexSettings.to_json`` and
-``from_json`` convert the settings.
+``[n, settings.vector_bytes]``. It also has to keep ``request``, which has 0 or 15 bytes: see ``requests.py``. Arrays
+that a journal returns may be read-only. ``IndexSettings.to_json`` and ``from_json`` convert the settings.
 
 The database does the rest: it keeps other processes from writing, puts the file ``encoder`` next to the journal's
 files, and renames the directory of an index after creating it and before dropping it.

@@ -1,16 +1,16 @@
 """When to seal, and which runs and segments to merge.
 
-Runs of recent writes form tiers by size, each FANOUT times larger than the one before, and so do sealed segments.
-FANOUT parts of one tier are merged into one of the next. Hence there are at most FANOUT - 1 parts per tier, and each
-item is rewritten once per tier. The smallest runs are merged by the write that adds one too many, larger ones in the
-background. If background merging falls behind, writers wait: see MAX_RUNS. While the index is searched, each write also
-waits briefly for merges and seals that are under way, so that searches keep a core.
+Runs of recent writes form tiers by size, each FANOUT times larger than the one before. Sealed segments form tiers in
+the same way. FANOUT parts of one tier are merged into one part of the next. Hence there are at most FANOUT - 1 parts
+per tier, and each item is rewritten once per tier. The smallest runs are merged by the thread that adds one too many,
+larger ones in the background. If background merging falls behind, writers wait: see MAX_RUNS. While the index is
+searched, each write also waits briefly for merges and seals that are under way, so that searches keep a core.
 
 Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
 fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
 
-Searches read dead items, too, and skip them. So a run is rewritten when a third of its items are dead, and sealed
-segments are rewritten without waiting for the next seal when half of their items are dead.
+Searches read dead items, too, and skip them. So a run is rewritten when a third of its items are dead. When half of the
+sealed items are dead, segments are rewritten at once, without waiting for the next seal.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A client that has lost its connection cannot know whether its last write arrived
 another client may have replaced the items. So a write may have a *request id*, chosen by its client at random. The
 store remembers the ids of recent writes, and does not apply a write whose id it knows.
 
-The journal keeps the id with the write, in one commit. Once the write is in a segment, the journal remembers the last
-``KEPT`` ids. So a write that was sent again after a crash is applied once, too.
+The journal stores the id with the write, in one commit. When writes move into a segment, the journal keeps the last
+``KEPT`` of their ids. So a write that is sent again after a crash is applied only once, too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """How much an encoder's matrix can stretch a vector: an upper bound on its largest singular value, in short steps.
 
-The largest singular value of M is the square root of the largest eigenvalue of the smaller of the two products of M and
-its transpose, G. A singular value decomposition would compute it exactly, but cannot be interrupted, and takes half a
-minute for 4096 x 4096 numbers. A bound that is some percent too large is good enough. It is found like this:
+Let G be the smaller of the two products of M and its transpose. The largest singular value of M is the square root of
+G's largest eigenvalue. A singular value decomposition would compute it exactly, but cannot be interrupted, and takes
+half a minute for 4096 x 4096 numbers. A bound that is some percent too large is good enough. It is found like this:
 
 1. Compute G, tile by tile.
 2. Some rounds of the power method estimate its largest eigenvalue from below.
-3. If t I - G has a Cholesky decomposition, all eigenvalues of G are below t. Try t a little above the estimate, then
-   larger ones. Once t exceeds the trace of G, there is one.
+3. If t I - G has a Cholesky decomposition, all eigenvalues of G are below t. Try a t slightly above the estimate, then
+   larger ones. If t exceeds the trace of G, the decomposition exists, so the search for t ends.
 
 *Rounding.* A computed Cholesky decomposition of an n x n matrix A is that of a matrix which differs from A by at most
 ``(n + 1) u trace(A)``, u = 2^-53, in the largest singular value (Higham, *Accuracy and Stability of Numerical

@@ -6,7 +6,7 @@ the client to the second, an LMDB index of a million real 64-bit codes, k = 10.
 
 - lone: one query at a time, on one stream and on each of 64 streams. Queries per second, and per second of the
   server's CPU time;
-- added: the p50 of one lone query by the bare stub, less the p50 of the same queries in process;
+- added: the p50 of one lone query by the bare stub, minus the p50 of the same queries in process;
 - batches: 256 queries a message on two streams, against ``search_batch`` in process;
 - echo: a bare stream of the same gRPC stack that sends back what it gets: the cost if the server does nothing.
 

@@ -1,7 +1,7 @@
 """``make bench-storage``: what it costs to keep an index, in one run.
 
-1. search from a warm LMDB file against RAM, per plan, interleaved; and with a tenth of the items in the delta and a
-   tenth deleted, against a freshly compacted index;
+1. search: a warm LMDB file against RAM, in turns, for each plan; and an index with a tenth of its items in the delta
+   and a tenth deleted, against a freshly compacted one;
 2. ingest: a million codes of 128 bits in batches of 10,000 with fsync, then sealed, against plain writes of as many
    bytes;
 3. group commit: 50,000 single upserts from 8 threads;

@@ -1,4 +1,4 @@
-"""Clients are equal: whatever calls one of them opens, others are served, and soon."""
+"""No client can hold up the others: whatever calls it opens, others are served soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders are fitted beside the searches: within limits, one at a time, and in processes that can be killed."""
+"""Encoders are fitted while the server searches: within limits, one at a time, in processes that can be killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the clients of a tortured server write, what it must contain then, and whether the hits of a search are right.
+"""What the clients of a tortured server write, what the server must then contain, and which hits a search must return.
 
-Several clients share an index. Each has ids of its own, and makes one call at a time, so that at any moment it knows
-exactly what the index contains of its own. Of other clients' items it only knows that they must be whole.
+Several clients share an index. Each has ids of its own, and makes one call at a time. So at any moment, it knows
+exactly which of its own items the index contains. Of other clients' items, it only knows that they must be whole.
 """
 
 from __future__ import annotations

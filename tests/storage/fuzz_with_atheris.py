@@ -1,4 +1,4 @@
-"""The child process of the fuzz of files if atheris is installed: it imports the code to fuzz with counters."""
+"""The child process of the file fuzzer if atheris is installed: imports the code under test with coverage counters."""
 
 from __future__ import annotations
 

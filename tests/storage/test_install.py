@@ -1,4 +1,4 @@
-"""Reading a new segment back from the file may fail or be interrupted: no item is lost or served twice."""
+"""Reading a new segment back from the file may fail or be interrupted. Even then, no item is lost or returned twice."""
 
 from __future__ import annotations
 

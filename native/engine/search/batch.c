@@ -1,8 +1,8 @@
 /* Batches: queries share the pass over the blocks.
  *
- * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. Those for
- * which a sweep is cheaper then sweep together, tile by tile: all of them sweep one tile, which is small enough to stay
- * in the fast caches, before the next tile is read. So this round reads blocks from memory once per group. Queries that
+ * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. If a sweep is
+ * cheaper for some of them, these sweep together, tile by tile. A tile is small enough to stay in the fast caches. All
+ * of them sweep it before the next tile is read. So this round reads blocks from memory once per group. Queries that
  * need more rounds (k > 65,536, part.h) then continue one after the other, each with passes of its own. Each thread
  * takes one group at a time.
  */

@@ -4,8 +4,8 @@
  *
  * A round collects the next `round` hits after the last one returned. A search for k <= 65,536 hits takes one round. A
  * larger k takes rounds of 65,536 hits each. An unlimited search starts with 256 hits, and each round has 4 times
- * as many as the one before, up to 65,536. This bounds the memory. Each round repeats the work of the rounds before it;
- * while rounds grow, that is the smaller part of its work.
+ * as many as the one before, up to 65,536. This bounds the memory. Each round repeats the work of the rounds before it.
+ * As long as rounds grow, most of a round's work is new.
  *
  *      PROBE --(bound > limit)-------------------> SORT --> PROVEN --(all returned)--> next round, or END
  *        \--(planner, or queues full)--> SWEEP ---^

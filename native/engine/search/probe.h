@@ -12,10 +12,10 @@
  * Both operations raise the cost (or keep it, if a delta is 0 or two are equal), and both raise the mask as a number.
  * Keys are therefore generated in strictly increasing order of (cost, mask), each exactly once.
  *
- * Decision module (section IV.A). The frontier of a table is its next key. A code that no table has found yet costs at
- * least the frontier's cost in every table, so at least their sum S (Eqn. 11, updated after each bucket). The search
- * ends when S is strictly greater than the collector's limit: if they were equal, an unseen code could tie with a
- * smaller id.
+ * Decision module (section IV.A). The frontier of a table is its next key. If no table has found a code yet, each of
+ * the code's substrings costs at least as much as the frontier of its table. So the code costs at least the sum S of
+ * the frontiers' costs (Eqn. 11, updated after each bucket). The search ends when S is strictly greater than the
+ * collector's limit. If they were equal, an unseen code could be just as near and have a smaller id.
  *
  * No visited set. A row found in table t was found before if and only if another of its substrings precedes the
  * frontier of that substring's table, in the order of (cost, mask). Only the few rows within the limit are checked.
