@@ -297,11 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.seed = int.from_bytes(os.urandom(4), "little") if given.seed is None else given.seed
     given.atheris = given.inputs is None and importlib.util.find_spec("atheris") is not None
     print(f"seed {given.seed}; inputs chosen {'by coverage (atheris)' if given.atheris else 'at random'}", flush=True)
-    wanted = [given.target] if given.target else names
-    given.seconds /= len(wanted)
+    wanted = [_target_named(given.target)] if given.target else TARGETS
+    share = given.seconds / sum(target.share for target in wanted)
     failed = False
-    for name in wanted:
-        result = fuzz(name, given)
+    for target in wanted:
+        given.seconds = target.share * share
+        result = fuzz(given.target or target.name, given)
         print(result, flush=True)
         failed = failed or bool(result.failures)
     return int(failed)

@@ -69,6 +69,8 @@ class Target(ABC):
     """One kind of file."""
 
     name: str
+    share = 1
+    """How much of the time of all targets this one has, relative to the others."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory for files."""
@@ -158,6 +160,8 @@ def change(index: StoredIndex) -> None:
 
 class _Databases(Target):
     """Damaged databases. The first byte selects the specimen and what is done with it; edits follow."""
+
+    share = 3  # inputs take a hundred times as long as those of the other targets
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
