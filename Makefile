@@ -19,7 +19,7 @@ C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage -n
 .PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
     torture torture-server power-loss fuzz-files fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(BUILD)/installed ## start a server and search dictionary definitions by meaning; SENTENCE="..." for your own
 	$(BIN)/python -m whamming.demo --data $(BUILD)/demo $(SENTENCE)
