@@ -118,7 +118,7 @@ class _Reader:
 
     async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "whamming.server.serve")
+        command = (sys.executable, "-P", "-m", "whamming.server.serve")  # -P: no modules from the working directory
         self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -365,6 +366,21 @@ def test_a_reader_is_restarted_once_files_can_be_opened_again(tmp_path: Path) ->
         wait_until(lambda: len(processes_of(server)) == 2, "the restart")
         with server.stubs() as stubs:
             assert not stubs.indexes.ListIndexes(ListIndexesRequest()).indexes
+
+
+def test_processes_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """Others may be able to write to it, and a module there must not replace an installed one."""
+    (tmp_path / "uvloop.py").write_text("raise SystemExit('this file was run')")
+    program = shutil.which("whamming", path=Path(sys.executable).parent)
+    assert program is not None
+    command = [program, "serve", "--listen", "127.0.0.1:0", "--data", "db", "--workers", "2", "--threads", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        server.terminate()
+        _, log = server.communicate(timeout=PATIENCE)
+    assert line.startswith("listening on "), log
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["before it was told what to do", "before it was ready"])
