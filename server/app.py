@@ -63,14 +63,16 @@ def server_options(config: Config, *, forwarded: bool = False) -> list[tuple[str
     return [
         ("grpc.max_receive_message_length", config.max_message_mb << 20),
         ("grpc.max_send_message_length", -1),
-        # Accept no more of a message that was not asked for; see message_memory.py. gRPC's default is up to 4 MiB.
+        # How much of a message gRPC accepts before the server asks for the message; see message_memory.py. Without
+        # these two options, gRPC would accept up to 4 MiB.
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW),
         ("grpc.http2.bdp_probe", 0),
         # Refuse compressed messages: gRPC would decompress them completely before it checks their size.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", int(config.workers > 1)),
-        # A client that has this many calls sends further ones when others end. Clients checks this again: calls may be
-        # sent before the option arrives, and a process forwards the calls of many clients on one connection.
+        # gRPC in the client delays further calls when this many are running. The class Clients enforces the limits once
+        # more, because a client may open calls before it has received this option, and because other processes forward
+        # the calls of many clients on one connection.
         ("grpc.max_concurrent_streams", config.max_streams if forwarded else config.max_client_streams),
         # Allow keepalive pings every five seconds. By default gRPC closes the connection of a client that does this.
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
@@ -94,7 +96,7 @@ class Server:
 
         ``database``: the database to serve. By default :meth:`start` opens the one at ``config.data``.
         ``writer``: the address of the writer process. If given, this process opens the database for reading,
-        handles the methods in READING, health checks and reflection itself, and forwards FORWARDED to the writer.
+        handles the methods in READING, health checks and reflection itself, and forwards the methods in FORWARDED.
         ``also_listen``: a second address to listen on, for calls forwarded by other processes.
         """
         self.config = config
@@ -181,9 +183,8 @@ class Server:
         """Shut down gracefully.
 
         New calls are refused at once. Running calls have ``grace`` seconds to finish, by default the config's
-        ``grace_seconds``. Queries that are still running after that end with resume tokens, except re-ranked ones. Fits
-        of encoders are abandoned at once. In a reader process, forwarded calls that are still running when the grace
-        period ends are cancelled a second later.
+        ``grace_seconds``. Queries that are still running after that end with resume tokens, except re-ranked ones. All
+        other calls that are still running are cancelled at most a second later. Fits of encoders are abandoned at once.
         """
         grace = self.config.grace_seconds if grace is None else grace
         self._clients.closed = True
@@ -217,7 +218,7 @@ class Server:
             await self._forwarding.close()
         self._fits.stop()
         await asyncio.to_thread(self._fits.close)
-        if self._given is None:  # first, because this abandons seals and merges, which may take minutes
+        if self._given is None:  # before the threads: closing abandons seals and merges, which may take minutes
             await asyncio.to_thread(self._database.close)
         await asyncio.to_thread(self._storage.close)
         await asyncio.to_thread(self._searcher.close)

@@ -52,8 +52,8 @@ def check_listen(listen: str, *, shared: bool = False) -> contextlib.ExitStack:
 def _listening(family: int, address: tuple[object, ...], *, alone: bool) -> socket.socket:
     """Return a plain socket that listens on an address. Raises OSError.
 
-    It has to listen, because with SO_REUSEADDR, several sockets can be bound to one port, but only one can listen.
-    ``alone``: the host has no other address. Otherwise a socket for IPv6 does not take the port for IPv4, too.
+    Binding is not enough: with SO_REUSEADDR, several sockets can be bound to one port, but only one of them can listen.
+    ``alone``: the host has no other address. If False, an IPv6 socket leaves the IPv4 port free.
     """
     made = socket.socket(family, socket.SOCK_STREAM)
     try:

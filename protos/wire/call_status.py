@@ -1,4 +1,4 @@
-"""Work around a bug in gRPC that hides the status a call ended with.
+"""Work around a bug in gRPC that hides the status with which a call ended.
 
 If the server ends a call while a message is being written, grpc.aio raises an error of its own instead of the server's
 status (https://github.com/grpc/grpc/issues/36066). :class:`Ending` records the status when it arrives.

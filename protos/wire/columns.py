@@ -65,12 +65,12 @@ def matrix_of(message: types_pb2.Matrix, field: str) -> NDArray[Any]:
 
 
 def sum_column(sums: Sequence[bytes]) -> bytes:
-    """Pack exact distances, of which some may be empty. The column is empty if all of them are."""
+    """Pack exact distances, some of which may be missing: empty. If all are missing, the column is empty."""
     return b"".join([each or _NO_SUM for each in sums]) if any(sums) else b""
 
 
 def sum_list_of(column: bytes, count: int, field: str) -> list[bytes]:
-    """Return ``count`` exact distances. Those that were not given are empty."""
+    """Return ``count`` exact distances. Missing ones are empty."""
     if not column:
         return [b""] * count
     if len(column) != count * SUM_BYTES:
@@ -108,7 +108,7 @@ def payloads_of(message: types_pb2.PayloadColumn, count: int, field: str) -> Pay
 
 
 def payload_list_of(message: types_pb2.PayloadColumn, count: int) -> list[bytes]:
-    """Return payloads as separate byte strings. If the column is empty, so are all payloads."""
+    """Return payloads as separate byte strings. If the column is empty, all payloads are empty."""
     lengths, data = message.lengths, message.data
     if not lengths:
         return [b""] * count

@@ -1,7 +1,7 @@
 """Clients: who they are, and how many calls each may have.
 
-A client is a connection, for now: :func:`name_of` is the only place that decides this. Queries are scheduled fairly by
-client. Each client may have a limited number of calls, and a limited share of the memory for messages
+For now, each connection counts as one client. Only :func:`name_of` decides this. Clients share the search threads
+fairly. Each client may have a limited number of calls, and a limited share of the memory for messages
 (:mod:`~whamming.server.rpc.message_memory`). So a client that opens many calls slows down only itself.
 """
 
@@ -52,7 +52,7 @@ class ClientCall:
     __slots__ = ("_error", "_first_seconds", "_kept", "_memory", "_task", "active", "client", "used")
 
     def __init__(self, client: Client, memory: MessageMemory, first_seconds: float) -> None:
-        """The call of the current task. Its first message must arrive within ``first_seconds``."""
+        """Register the current task as the call. The first message must arrive within ``first_seconds``."""
         self.client = client
         self.used = 0
         """Bytes that it uses of the memory for messages."""

@@ -1,8 +1,9 @@
 """Fit encoders while the server searches: large ones one at a time, each in a process that can be killed.
 
-A single call of linear algebra may take half a minute, and nothing can interrupt it. So a thread could not be stopped
-when its client cancels or the server shuts down. A process can be killed. It also has its own memory, and its own limit
-on the threads that linear algebra uses. Starting it takes about half a second, so small fits run in a thread instead.
+A single call of linear algebra may take half a minute, and nothing can interrupt it. So a fit in a thread could not be
+stopped when its client cancels or the server shuts down. A process can be killed. It also has its own memory, and its
+own limit on the threads that linear algebra uses. Starting a process takes about half a second, so small fits run in a
+thread.
 """
 
 from __future__ import annotations

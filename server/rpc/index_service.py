@@ -31,7 +31,7 @@ MAX_PAGE: Final = 1000
 PAGE_SECONDS: Final = 1.0
 """A page ends after this time, so that it does not keep a thread from other calls."""
 PAGE_BYTES: Final = 1 << 20
-"""A page ends when it has this many bytes. An index adds at most some 10 KiB to that, and gRPC clients accept 4 MiB by
+"""A page ends when it has this many bytes. The last index may exceed this by some 10 KiB. gRPC clients accept 4 MiB by
 default."""
 PROGRESS_SECONDS: Final = 0.2
 
@@ -158,7 +158,7 @@ def _description(index: StoredIndex) -> index_pb2.Index:
 
 
 def _page(database: Database, request: index_pb2.ListIndexesRequest, size: int) -> index_pb2.ListIndexesResponse:
-    """Return a page of at most ``size`` indexes, or fewer if describing them takes too much time or space."""
+    """Return a page of at most ``size`` indexes. It ends early if the indexes take too much time or space."""
     names = [name for name in database.list_indexes() if name > request.page_token]
     page = index_pb2.ListIndexesResponse()
     end, left = time.monotonic() + PAGE_SECONDS, PAGE_BYTES

@@ -111,7 +111,7 @@ def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
                 f"{width} each, {len(ids) * width} in total",
             )
         codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
-    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # the others have been checked
+    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # other fields were checked above
         batch = index.batch(ids, codes, payloads, vectors=vectors)
         index.write_once(batch, _request_id(request.request_id), durability)
     return len(ids)

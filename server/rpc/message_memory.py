@@ -2,8 +2,8 @@
 
 gRPC buffers a message until it is complete, and does not say how much of it has arrived. But it accepts only the first
 64 KiB of a message that the server has not asked for (``STREAM_WINDOW``); TCP then holds back the client. So the server
-asks for a message only when there is memory for the largest one, and counts that much until the message has arrived.
-Other calls wait for their turn. The client that uses the least memory is next.
+asks for a message only when there is memory for a message of maximum size, and reserves that much until the message has
+arrived. Other calls wait for their turn. The client that uses the least memory is next.
 
 A call that sends nothing must not block others forever. While calls wait, the client that uses the most memory has to
 make room: its most silent call ends, if it has sent nothing for ``QUIET_SECONDS``. The client can open the call again
@@ -29,7 +29,7 @@ class MessageMemory:
     """The memory for messages of all clients. Only the event loop may use it."""
 
     def __init__(self, message_bytes: int, client_bytes: int, total_bytes: int) -> None:
-        """``message_bytes``: the size of the largest message. The others are limits: per client, and for all."""
+        """``message_bytes`` is the maximum size of a message. The others limit the memory per client and in total."""
         self._message_bytes = message_bytes
         self._client_bytes = client_bytes
         self._total_bytes = total_bytes
@@ -56,7 +56,7 @@ class MessageMemory:
             self._grant()
 
     async def reserve(self, call: ClientCall) -> None:
-        """Wait until there is memory for a message, and count it for the call."""
+        """Wait until there is memory for a message, and reserve it for the call."""
         if not self._waiting and self._has_room(call.client):
             self._take(call)
             return
@@ -68,7 +68,7 @@ class MessageMemory:
             self._waiting.pop(call, None)
 
     def _take(self, call: ClientCall) -> None:
-        """Count a message for a call, which has been silent only from now on."""
+        """Reserve memory for a message of a call. The call counts as silent only from now on."""
         call.touch()
         self.set(call, call.used + self._message_bytes)
 
@@ -77,7 +77,7 @@ class MessageMemory:
         return client.used + size <= self._client_bytes and self.used + size <= self._total_bytes
 
     def _grant(self) -> None:
-        """Let calls continue while there is memory. Of the calls that wait, that of the smallest client comes first."""
+        """Let waiting calls continue while there is memory. The client that uses the least memory is next."""
         while ready := [call for call in self._waiting if self._has_room(call.client)]:
             call = min(ready, key=lambda call: call.client.used)
             turn = self._waiting.pop(call)
@@ -88,7 +88,7 @@ class MessageMemory:
             self._make_room()
 
     def _make_room(self) -> None:
-        """End the call that has been silent longest, or wait until it has been silent for long enough."""
+        """End the most silent call of the largest client, now or when it has been silent for QUIET_SECONDS."""
         self._timer = None
         if not self._waiting:
             return
@@ -108,7 +108,7 @@ class MessageMemory:
         )
 
     def _largest_client(self) -> Client:
-        """Return the client that has to make room for a call that waits."""
+        """Return the client that has to make room for a waiting call."""
         clients = {call.client for call in self._waiting}
         if self._total_bytes - self.used < self._message_bytes and any(
             client.used + self._message_bytes <= self._client_bytes for client in clients

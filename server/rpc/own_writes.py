@@ -1,4 +1,4 @@
-"""Lets a reader process see the writes that it has forwarded, also those that are not on disk yet.
+"""Lets a reader process see all writes that it has forwarded, even if they are not on disk yet.
 
 A reader sees what the writer has committed. With ``durability="async"``, the writer acknowledges a write up to 50 ms
 before it commits the write. A client that reads through the same process would miss its own write. So the process
@@ -57,18 +57,18 @@ class ForwardedCall:
 
 
 class OwnWrites:
-    """The indexes of a reader process that may have forwarded writes which are not committed yet."""
+    """The indexes to which a reader process has forwarded writes that may not be committed yet."""
 
     def __init__(self, channel: Any, storage: StorageThreads) -> None:
-        """``channel``: to the writer."""
+        """``channel`` is connected to the writer process."""
         self._flush = channel.unary_unary(_FLUSH, index_pb2.FlushIndexRequest.SerializeToString)
         self._storage = storage
         self._unsaved: dict[str, bool] = {}
-        """By index, whether a write was certainly async; otherwise that depends on the settings of the index."""
+        """The indexes by name. True: a write was async. False: the settings of the index say whether it was."""
         self._flushes: dict[str, asyncio.Task[None]] = {}
 
     def call(self, method: str) -> ForwardedCall:
-        """Return what notes the writes of a forwarded call."""
+        """Return an object that notes the writes of a forwarded call."""
         return ForwardedCall(method, self._unsaved)
 
     async def before(self, request: Any) -> None:
@@ -80,7 +80,7 @@ class OwnWrites:
             task = asyncio.create_task(self._save(name, self._unsaved.pop(name)))
             self._flushes[name] = task
             task.add_done_callback(lambda done: self._flushes.get(name) is done and self._flushes.pop(name))
-        if name in self._flushes:  # also that of another read, which may have begun earlier
+        if name in self._flushes:  # another read may have started this flush
             await asyncio.shield(self._flushes[name])
 
     async def _save(self, name: str, certain: bool) -> None:
@@ -90,6 +90,6 @@ class OwnWrites:
         except WhammingError:  # the read fails with the same error
             pass
         except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.NOT_FOUND:  # then it was deleted
+            if error.code() != grpc.StatusCode.NOT_FOUND:  # NOT_FOUND: the index was deleted
                 log.warning("recent writes to the index %s cannot be saved: %s", name, error.details())
                 self._unsaved.setdefault(name, certain)

@@ -1,4 +1,4 @@
-"""One Scan call: reads all items in order of id, from one snapshot or, if its lease expires, from several."""
+"""One Scan call: reads all items in order of id. When the lease of its snapshot expires, it takes a new snapshot."""
 
 from __future__ import annotations
 

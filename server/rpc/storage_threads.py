@@ -16,7 +16,7 @@ T = TypeVar("T")
 BLOCKING_THREADS: Final = 16
 """Threads for reads and writes. Concurrent writes share a commit."""
 SLOW_THREADS: Final = 2
-"""Threads for seals and compactions, and as many to finish the merges of dropped indexes."""
+"""Threads for seals and compactions. The same number of further threads finish the removal of dropped indexes."""
 
 
 class StorageThreads:
@@ -38,7 +38,7 @@ class StorageThreads:
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, call, *args)
 
     async def drop(self, name: str) -> None:
-        """Drop an index. The rest of the work is done even if the caller is cancelled."""
+        """Drop an index, and wait until its files are removed. Cancelling stops the waiting, not the removal."""
         finishing = await self.run(lambda: self._dropping_threads.submit(self.database.begin_drop(name)))
         await asyncio.shield(asyncio.wrap_future(finishing))
 

@@ -26,7 +26,7 @@ from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
-"""While the requests of a call that have running queries are larger than this in total, no more are read."""
+"""While the requests of a call's running queries are larger than this in total, the call reads no further requests."""
 
 
 class SearchCall:
@@ -44,7 +44,7 @@ class SearchCall:
     ) -> None:
         """Create a call without queries. Must be called in the event loop of the call.
 
-        ``client``: the queue of its client. None: it has a client of its own.
+        ``client``: the queue of the client that made the call. None: a new queue for this call alone.
         ``keep``: receives the size of the requests in memory whenever it changes. Called in the event loop.
         """
         self.lock = threading.Lock()
@@ -121,7 +121,8 @@ class SearchCall:
     ) -> search_pb2.SearchRequest | None:
         """Receive the next request when there is room for it.
 
-        If all queries wait for credit, it does not wait for room: only the next request can make some.
+        If all queries wait for credit, this does not wait for room, because only further requests can make room: by
+        granting credit, or by cancelling queries.
         """
         while self._is_full():
             await self._room.wait()
@@ -226,13 +227,13 @@ class SearchCall:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let running queries finish, accept no more, and then end the call."""
+        """Accept no more queries, and end the call when the running ones have finished."""
         with self.lock:
             self._draining = True
             self._finish_if_done()
 
     def stop(self, reason: EndReason) -> None:
-        """Stop all queries, and accept no more."""
+        """Stop all queries, and accept no new ones."""
         with self.lock:
             self._stopped = self._stopped or reason
             queries = list(self._queries.values())
@@ -244,7 +245,7 @@ class SearchCall:
         return bool(self._leases())
 
     def check_growth(self) -> None:
-        """Make snapshots stale that keep too many obsolete bytes in a file. Reads files; not for the event loop."""
+        """Mark snapshots as stale if they keep too many obsolete bytes in a file. Blocks: not for the event loop."""
         for lease in self._leases():
             lease.check_growth()
 

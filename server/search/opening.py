@@ -22,7 +22,7 @@ class IndexOpener:
         self._opening: dict[str, Future[StoredIndex]] = {}
 
     def open(self, name: str) -> Future[StoredIndex]:
-        """Start to open an index, unless that is under way."""
+        """Start to open an index, unless it is being opened already."""
         with self._lock:
             found = self._opening.get(name)
             if found is None:

@@ -13,7 +13,7 @@
            │                             └───────┘                                    │
            └─── credit is granted, room appears, the index is open, or it is stopped ─┘
 
-BLOCKED is three states, by what the query waits for: BLOCKED_ON_CREDIT, BLOCKED_ON_BUFFER and BLOCKED_ON_INDEX.
+In the code, BLOCKED is three states: BLOCKED_ON_CREDIT, BLOCKED_ON_BUFFER and BLOCKED_ON_INDEX.
 
 :meth:`Query.stop` is the only way to stop a query. It records the reason, interrupts the engine, and wakes a blocked
 query. The next worker that runs the query ends it. A query that has not begun ends at once. Every query ends exactly
@@ -142,7 +142,7 @@ class Query:
         self.is_counted = True
         """Whether it counts among the open queries of its call. A query that waits for credit does not."""
         self.beginning: Stepwise[None] | None = None
-        """What has to be computed before it can begin, if that is under way."""
+        """The computation that precedes its search, if it has started but not finished."""
         self._credit = request.options.credit
         self._cursor: QueryCursor | None = None
         self._lease: SnapshotLease | None = None
@@ -171,7 +171,7 @@ class Query:
 
     @property
     def lease(self) -> SnapshotLease | None:
-        """Its snapshot; None if it has none yet, or not any more."""
+        """Its snapshot, or None if it holds none."""
         return self._lease
 
     # -- called by the event loop, with the call's lock held -----------------------------------------------------------

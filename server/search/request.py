@@ -93,7 +93,7 @@ class QueryRequest:
             self.nbytes += self._vectors.nbytes
         self._columns: CostColumns | None = None
         self._checked: IndexSettings | None = None
-        # A sequence of the message would keep all of it in memory, so this is a copy.
+        # This is a copy, because a reference to a field of the message would keep the whole message in memory.
         self.after_distances: Sequence[float] = ()
         self.after_ids: Sequence[int] = ()
         self.after_sums: Sequence[bytes] = ()

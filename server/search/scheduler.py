@@ -85,7 +85,7 @@ class Flow:
     __slots__ = ("begun", "client", "fresh", "open", "queued", "turn", "used")
 
     def __init__(self, client: ClientQueue | None = None) -> None:
-        """Without a ``client``, the flow shares its time with no other."""
+        """Without a ``client``, the flow gets a client of its own."""
         self.client = client or ClientQueue()
         self.used = 0.0
         self.fresh: deque[Any] = deque()
@@ -113,7 +113,7 @@ class ThroughputEstimate:
     __slots__ = ("_last", "seconds")
 
     def __init__(self) -> None:
-        """Without an estimate, the first job runs alone."""
+        """Begin without an estimate, so the first job runs alone."""
         self.seconds = math.inf
         self._last = 0
 
@@ -306,8 +306,8 @@ class Scheduler(Generic[J]):
     def _gather(self, flow: Flow, group: Hashable, jobs: list[J], count: int) -> None:
         """Add jobs of a group until there are ``count``: from other flows that wait, in fair order, and from this one.
 
-        Other clients add at most their share. A flow is skipped if its queue is longer than its share. It soon has a
-        turn of its own, and then gets one large answer, which costs less than two small ones.
+        Other clients add at most their share. A flow is skipped if its queue is longer than its share. Such a flow soon
+        has a turn of its own, and then gets one large answer, which costs less than two small ones.
         """
         own, passed, others = flow.client, [flow], list[J]()
         if own.queued:
@@ -336,12 +336,12 @@ class Scheduler(Generic[J]):
         return None if client is None else self._front_flow(client)
 
     def _front_client(self) -> ClientQueue | None:
-        """Return the client with work that has used the least time, or None."""
+        """Return the client that has used the least time, of those that have work, or None."""
         while self._heap:
             due, _, client = self._heap[0]
             if self._front_flow(client) is None:
                 self._pop_client()
-            elif due < client.used:  # outdated: the client has used more time since
+            elif due < client.used:  # outdated: the client has used more time since this entry was added
                 heapq.heapreplace(self._heap, (client.used, next(self._ticket), client))
             else:
                 return client
@@ -352,7 +352,7 @@ class Scheduler(Generic[J]):
         heapq.heappop(self._heap)[2].queued = False
 
     def _front_flow(self, client: ClientQueue) -> Flow | None:
-        """Return the flow of a client with work that has used the least time, or None."""
+        """Return the flow that has used the least time, of the client's flows that have work, or None."""
         while client.flows:
             due, _, flow = client.flows[0]
             if not flow.has_work():
@@ -365,7 +365,7 @@ class Scheduler(Generic[J]):
         return None
 
     def _next_flow(self, client: ClientQueue) -> Flow | None:
-        """Pop the flow of a client that has used the least time."""
+        """Pop the flow that has used the least time, of the client's flows that have work."""
         flow = self._front_flow(client)
         if flow is not None:
             heapq.heappop(client.flows)

@@ -61,7 +61,7 @@ class Searcher:
         self._snapshot_seconds = snapshot_seconds
         self._opener = opener or IndexOpener(database)
         self._quick: dict[str, tuple[bool, bool]] = {}
-        """Whether queries of an index form groups: those that are codes or costs, and those that are vectors."""
+        """By index: whether queries with codes or costs form groups, and whether queries with vectors do."""
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
         """Indexes that were searched recently."""
         self._dispatching = False
@@ -76,7 +76,7 @@ class Searcher:
     def is_quick(self, index: str, *, vectors: bool = False) -> bool:
         """Return whether queries of an index form groups: it has been searched before, and it is small enough.
 
-        ``vectors``: the queries are vectors, so its encoder must be small enough, too.
+        ``vectors``: the queries are vectors. Then the encoder of the index must be small enough, too.
         """
         return self._quick.get(index, (False, False))[vectors]
 
@@ -153,7 +153,7 @@ class Searcher:
         return ()
 
     def _wait_for_index(self, queries: Sequence[Query]) -> Sequence[Query]:
-        """Block queries until their index is open. Returns those that were stopped, which can go on."""
+        """Block queries until their index is open. Returns the queries that were stopped and now have to end."""
         blocked = [query for query in queries if query.block_on_index()]
         if blocked:
             opening = self._opener.open(blocked[0].request.index)
@@ -304,7 +304,7 @@ class Searcher:
         return queries[done:]
 
     def _search_in_slices(self, query: Query) -> None:
-        """Give a query that takes too long for a group a cursor of its own."""
+        """Create a cursor for a query that takes too long to be in a group."""
         query.group = None
         self._scheduler.count_open(query.flow, 1)
 

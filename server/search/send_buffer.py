@@ -17,12 +17,12 @@ from whamming.server.search.results import Results
 RESPONSE_BYTES: Final = 1 << 18
 """Results are joined into one message up to about this size."""
 OVERFULL: Final = 4
-"""Multiple of the limit above which the call accepts no more queries. The end of a refused query is put into the buffer
-even if there is no room, so many refusals can exceed the limit."""
+"""While the buffer holds more than this many times its limit, the call accepts no queries. The limit can be exceeded
+because the end of a refused query is put into the buffer even if there is no room."""
 
 
 class Wakeup:
-    """Wakes a coroutine. Its user has a lock, and must hold it to call :meth:`arm` or :meth:`wake`.
+    """Wakes a coroutine. Callers of :meth:`arm` and :meth:`wake` must hold the same lock.
 
     Create it in the event loop of the coroutine.
     """
@@ -33,15 +33,15 @@ class Wakeup:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._future: asyncio.Future[None] | None = None
-        """What the next :meth:`wake` resolves."""
+        """The future that the next :meth:`wake` resolves."""
         self._waiting: asyncio.Future[None] | None = None
 
     def arm(self) -> None:
-        """Make the next :meth:`wait` wait for a :meth:`wake` from now on."""
+        """Forget earlier wake-ups, so that the next :meth:`wait` waits for a new one."""
         self._future = self._waiting = self._loop.create_future()
 
     async def wait(self) -> None:
-        """Wait for a wake-up since :meth:`arm`."""
+        """Wait until :meth:`wake` has been called since the last :meth:`arm`."""
         assert self._waiting is not None
         await self._waiting
 
@@ -146,7 +146,7 @@ class SendBuffer:
             await self._reader.wait()
 
     def _gather(self) -> list[Results]:
-        """Take the results of one message. It never mixes a query that ends with a later query that has the same id."""
+        """Take the results of one message. It never has results of two queries with the same id."""
         first, size = self._waiting.popleft()
         results = [first]
         ended = {end.query_id for end in first.ends} if self._waiting else set()

@@ -13,8 +13,8 @@ from typing import Final
 from whamming.storage import Snapshot, StoredIndex
 
 MAX_OBSOLETE_BYTES: Final = 256 << 20
-"""A snapshot expires early if this much of the index's file has become obsolete since it was taken, and more than the
-index itself has."""
+"""A snapshot expires early if more bytes than this have become obsolete in the file since the snapshot was taken, and
+also more bytes than the index uses."""
 
 
 class SnapshotLease:
@@ -37,7 +37,7 @@ class SnapshotLease:
 
     def check_growth(self) -> None:
         """Make the lease stale if too much of the file has become obsolete. Called about once per second."""
-        if not self._index.is_open:  # so nobody writes to it
+        if not self._index.is_open:  # nobody writes to a closed index
             return
         total, used = self._index.store.file_sizes()
         if self._obsolete is None:
