@@ -15,6 +15,7 @@ GUIDES = (
     "COMPATIBILITY.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "THREAT_MODEL.md",
     "clients/README.md",
     "native/README.md",
     "server/README.md",

@@ -17,6 +17,7 @@ GUIDES = (
     "COMPATIBILITY.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "THREAT_MODEL.md",
     "clients/README.md",
     "clients/TUTORIAL.md",
     "native/README.md",
