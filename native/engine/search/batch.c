@@ -1,10 +1,10 @@
 /* Batches: queries share the pass over the blocks.
  *
- * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. If a sweep is
- * cheaper for some of them, these sweep together, tile by tile. A tile is small enough to stay in the fast caches. All
- * of them sweep it before the next tile is read. So this round reads blocks from memory once per group. Queries that
- * need more rounds (k > 65,536, part.h) then continue one after the other, each with passes of its own. Each thread
- * takes one group at a time.
+ * Queries are searched in groups, part by part. The queries of a group first probe, one after the other. Those for
+ * which a sweep is faster then sweep together, tile by tile. A tile is a number of blocks that stay in the fast caches.
+ * All these queries sweep a tile before the next one is read. So the first round reads each block from memory once per
+ * group. Queries that need more rounds (k > 65,536, part.h) then continue one after the other, each with passes of its
+ * own. Each thread takes one group at a time.
  */
 #include "search/cursor.h"
 #include "base/memory.h"
@@ -26,7 +26,7 @@ struct batch {
     uint64_t *counts;
     struct wh_stats *stats;
     _Atomic int status;
-    _Atomic size_t done; /* the first query that was not completed */
+    _Atomic size_t done; /* number of the first query that was not completed */
 };
 
 static int stopped(const struct batch *b) {
@@ -41,7 +41,7 @@ static void add_time(wh_cursor *cursor, uint64_t *start) {
     *start = now;
 }
 
-/* Sweep one part for all queries of a group that want it. Clears *complete if it had to stop. */
+/* Sweep one part for all queries of a group that have chosen the sweep. Clears *complete if it was stopped early. */
 static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     const wh_index *index = b->parts[part].index;
     size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
@@ -82,7 +82,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     return WH_OK;
 }
 
-/* Search one part for all queries of a group. Clears *complete if it had to stop. */
+/* Search one part for all queries of a group. Clears *complete if it was stopped early. */
 static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     int status = WH_OK;
     uint64_t start = clock_nanoseconds();
@@ -103,7 +103,7 @@ static int run_part(const struct batch *b, wh_cursor *const cursors[], size_t co
     return status;
 }
 
-/* Fill the row of a query, in further rounds if it needs them. Clears *complete if it had to stop. */
+/* Fill a query's row of the results. Searches further rounds if necessary. Clears *complete if it was stopped early. */
 static int finish(const struct batch *b, wh_cursor *cursor, size_t row, int *complete) {
     const struct wh_budget slice = {.nanoseconds = SLICE_NANOSECONDS};
     uint64_t *ids = b->ids + row * b->k;
@@ -129,7 +129,8 @@ static int finish(const struct batch *b, wh_cursor *cursor, size_t row, int *com
     return WH_OK;
 }
 
-/* Search a group. Sets *done to the number of its first queries that were completed: all, unless it had to stop. */
+/* Search a group. Sets *done to d if the first d of its queries were completed. These are all of them, unless the
+ * search was stopped or failed. */
 static int run_group(const struct batch *b, size_t first, size_t count, wh_cursor *cursors[], size_t *done) {
     int status = WH_OK, complete = 1;
     uint64_t start = clock_nanoseconds();

@@ -69,7 +69,8 @@ static int compare_hits(const void *a, const void *b) {
 }
 
 /* Partition hits into two nonempty parts, so that all of the first come before all of the second. Returns the size of
- * the first. Hoare's partition with the median of three; since count > SMALL, none of the three is the last hit. */
+ * the first. This is Hoare's partition with the median of three hits as the pivot. Because count > SMALL, the last hit
+ * is none of the three, so the second part is not empty. */
 static size_t cut(struct hit *hits, size_t count) {
     struct hit a = hits[count / 4], pivot = hits[count / 2], b = hits[count * 3 / 4];
     if (hit_before(b, a)) {

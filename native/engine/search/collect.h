@@ -7,14 +7,14 @@
  *
  * Invariants. Every proven hit comes before every hit of the heap and every hit not found yet. `limit` is the largest
  * number of steps that can still be among the best, ties included; hits beyond it are not accepted. part_lower_limit
- * lowers it when another part has enough nearer hits. Hits that were kept before may then be beyond the limit. They are
- * not removed, but they are not in the answer.
+ * lowers it when another part has enough nearer hits. Some hits that are already kept may then be beyond the limit.
+ * They stay, but the cursor will not return them.
  */
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-    COLLECT_PIECE = 4096, /* hits sorted at a time: some tenths of a millisecond */
+    COLLECT_PIECE = 4096, /* hits sorted at a time; takes some tenths of a millisecond */
     COLLECT_CUTS = 48     /* maximum number of successive partitions while sorting */
 };
 
@@ -30,12 +30,12 @@ struct collector {
     size_t sent;
     size_t proven;
     size_t count;
-    uint64_t limit;      /* inclusive; falls to the steps of the worst kept hit once the collector is full */
-    struct hit farthest; /* hits after this one are not kept; its steps are the initial limit */
-    const uint8_t *dead; /* bit p: the item at place p is dead; NULL: none is. Callers do not offer dead items */
-    const struct hit
-        *skipped; /* the hit with this id is not kept if it does not come after this position; may be NULL */
-    int resumed;  /* 1: only hits after `after` are kept */
+    uint64_t limit;            /* inclusive; falls to the steps of the worst kept hit once the collector is full */
+    struct hit farthest;       /* hits after this one are not kept; its steps are the initial limit */
+    const uint8_t *dead;       /* bit p: the item at place p is dead; NULL: none is. Callers do not offer dead items */
+    const struct hit *skipped; /* a hit with this id, at this position or before it, is not kept; may be NULL */
+
+    int resumed; /* 1: only hits after `after` are kept */
     struct hit after;
     size_t cut[COLLECT_CUTS]; /* while sorting: where sections end, farthest first (see collect.c) */
     size_t cuts;
@@ -54,7 +54,7 @@ void collect_start(struct collector *c, struct hit *hits, size_t capacity, struc
  * start. Precondition: every hit within the limit will be offered again. */
 void collect_restart(struct collector *c);
 
-/* Whether a code with this many steps may be kept. `carry`: how many more steps it may have with its rests. */
+/* Whether a code with this many steps may be kept. `carry` is the largest number of steps that its rests can add. */
 static inline int collect_may_keep(const struct collector *c, uint64_t steps, uint64_t carry) {
     return steps <= c->limit && !(c->resumed && steps + carry < c->after.steps);
 }

@@ -5,11 +5,11 @@
 #include <string.h>
 
 enum {
-    SUM_BITS = 126, /* no sum of costs has a magnitude of 2^126 or more */
-    STEP_BITS = 63  /* no sum of steps does of 2^63 */
+    SUM_BITS = 126, /* every sum of costs is below 2^126 in magnitude */
+    STEP_BITS = 63  /* every sum of steps is below 2^63 */
 };
 
-/* Number i of an array of any alignment. Floats convert to doubles exactly. */
+/* Read number i of an array, which may have any alignment. Floats convert to doubles exactly. */
 static inline double number_at(const void *numbers, uint32_t type, size_t i) {
     const uint8_t *bytes = numbers;
     if (type == WH_FLOAT) {
@@ -28,7 +28,7 @@ static int ceil_log2(uint32_t x) {
     return log;
 }
 
-/* A finite number is mantissa x 2^exponent. Returns 0 if it is not finite. */
+/* Split |number| into mantissa x 2^exponent. Returns 0 if the number is NaN or infinite. */
 static inline int take_apart(double number, uint64_t *mantissa, int *exponent) {
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
@@ -38,8 +38,7 @@ static inline int take_apart(double number, uint64_t *mantissa, int *exponent) {
     return biased != 0x7ff;
 }
 
-/* The powers of two between which the digits of all costs lie: every |cost| is below 2^high and a multiple of
- * 2^low. */
+/* The range of the binary digits of all costs: every |cost| is below 2^high and a multiple of 2^low. */
 struct digits {
     int low, high;
 };
@@ -59,7 +58,7 @@ static int find_digits(const void *numbers, uint32_t type, size_t count, struct 
     return WH_OK;
 }
 
-/* The cost in units of 2^unit, of which it is a multiple. */
+/* Convert a cost to units of 2^unit. It must be a multiple of the unit. */
 static inline signed_wide in_units(double cost, int unit) {
     uint64_t mantissa;
     int exponent;
@@ -69,7 +68,7 @@ static inline signed_wide in_units(double cost, int unit) {
     return cost < 0 ? -(signed_wide)size : (signed_wide)size;
 }
 
-/* The costs of one query as integers, where they are stored. */
+/* Where to store the converted costs of one query. */
 struct output {
     uint8_t *optimum;
     uint64_t *delta, *rest;
@@ -81,7 +80,8 @@ static int bit_length(wide value) {
     return high ? 128 - __builtin_clzll(high) : low ? 64 - __builtin_clzll(low) : 0;
 }
 
-/* Find the digits and check that sums of `bits` differences of two costs fit. */
+/* Find the range of the digits, and clear the optimum. Returns WH_SPAN if adding up the differences of `bits` pairs of
+ * costs may take more than SUM_BITS bits. */
 static int start(const void *numbers, uint32_t type, size_t count, uint32_t bits, struct output out,
                  struct digits *digits) {
     int status = find_digits(numbers, type, count, digits);
@@ -90,7 +90,8 @@ static int start(const void *numbers, uint32_t type, size_t count, uint32_t bits
     return digits->high - digits->low + 1 + ceil_log2(bits) <= SUM_BITS ? WH_OK : WH_SPAN;
 }
 
-/* Store the difference between the two costs of a bit, for now as two words. */
+/* Store the difference between the two costs of a bit as two words in delta and rest. finish() then splits it into
+ * steps and the rest. */
 static inline void put(struct output out, uint32_t i, wide difference, int is_one) {
     out.optimum[i >> 3] |= (uint8_t)(is_one << (i & 7));
     out.delta[i] = (uint64_t)(difference >> 64);

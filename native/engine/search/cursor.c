@@ -61,8 +61,8 @@ void cursor_share_limit(wh_cursor *c) {
     for (size_t i = 0; i < c->count; i++) part_lower_limit(&c->parts[i], limit);
 }
 
-/* Whether a hit comes before everything that part p has not proven yet. At as many steps, p may still find a smaller
- * rest or id. */
+/* Whether a hit comes before everything that part p has not proven yet. If the bound has as many steps as the hit, p
+ * may still find a hit with a smaller rest or id. */
 static int certainly_before(struct hit hit, const struct part *p) { return hit.steps < p->bound; }
 
 /* The part whose head is the next hit of the cursor; NULL if that is not certain yet. */
@@ -95,8 +95,9 @@ static size_t hand_out(wh_cursor *c, size_t capacity, uint64_t *ids, double *dis
     return count;
 }
 
-/* The part to work on: the first part, until it has found a limit for the others. Then, of the parts without a proven
- * hit, the one with the lowest bound. NULL: every part has a proven hit or has finished. */
+/* Choose the part to work on. This is the first part until it has found a limit for the others. After that, it is the
+ * part with the lowest bound among those without a proven hit. Returns NULL if every part has a proven hit or has
+ * finished. */
 static struct part *part_behind(wh_cursor *c) {
     struct part *first = &c->parts[0], *behind = NULL;
     if (c->query.k != UINT64_MAX && (first->phase == PHASE_PROBE || first->phase == PHASE_SWEEP) &&
@@ -190,5 +191,6 @@ void wh_cursor_cancel(wh_cursor *c) { atomic_store_explicit(&c->cancelled, 1, me
 
 void wh_cursor_stats(const wh_cursor *c, struct wh_stats *stats) {
     *stats = (struct wh_stats){.nanoseconds = c->nanoseconds};
-    for (size_t i = c->count; i-- > 0;) part_add_stats(&c->parts[i], stats); /* first part last: its plan is reported */
+    for (size_t i = c->count; i-- > 0;)
+        part_add_stats(&c->parts[i], stats); /* the first part comes last: its plan is reported */
 }

@@ -1,9 +1,10 @@
 #ifndef WHAMMING_CURSOR_H
 #define WHAMMING_CURSOR_H
-/* The inside of a cursor, for cursor.c and batch.c.
+/* The internals of a cursor, for cursor.c and batch.c.
  *
  * Each part is searched separately (part.h), and the cursor merges their hits. The nearest hit that any part has proven
- * is the next hit of the cursor if the bound of every other part has passed it.
+ * is the next hit of the cursor, provided that the bound of every part without a proven hit has passed it. In this
+ * example, the numbers are distances:
  *
  *      part 0    | hit 3, hit 5 | bound 6
  *      part 1    | hit 4        | bound 4        3 is returned, then 4; before 5 is returned, parts 1 and 2

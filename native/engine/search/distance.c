@@ -5,7 +5,8 @@
 
 enum { MAX_BYTE_TABLES = 32 }; /* 64 KiB: larger tables would not stay in the fastest caches */
 
-/* Fill the 16 sums of each nibble, given the value of each bit that differs from the optimum. */
+/* Fill the tables of all nibbles: the sum for each of the 16 values of a nibble. value[i] is what bit i adds to the sum
+ * if it differs from the optimum. */
 static void fill_nibbles(uint64_t *table, uint32_t bits, const uint8_t *optimum, const uint64_t *value) {
     for (size_t p = 0; p < planes_of(bits); p++, table += 16) {
         uint32_t best = optimum[p >> 1] >> (4 * (p & 1)) & 15;
@@ -45,7 +46,8 @@ int distance_init(struct distance *d, uint32_t bits, const uint8_t *optimum, con
     return WH_OK;
 }
 
-/* The sum of the rests of the bits in which a code differs from the optimum, if it may need more than 64 bits. */
+/* The sum of the rests of the bits in which a code differs from the optimum. Used if the sum may need more than 64
+ * bits. */
 static wide sum_rests(const struct distance *d, const uint8_t *code) {
     wide sum = 0;
     for (size_t j = 0; j < d->code_bytes; j++) {

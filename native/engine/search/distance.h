@@ -1,14 +1,16 @@
 #ifndef WHAMMING_DISTANCE_H
 #define WHAMMING_DISTANCE_H
-/* Distances of codes to one query, as integers: how much more a code costs than the cheapest possible one.
+/* Distances of codes to one query, as integers. Here, the distance of a code is how much more it costs than the
+ * cheapest possible code.
  *
- * A step is 2^shift units. distance_of adds up the whole steps of a code's costs. It is a sum of table look-ups. Tables
- * per nibble (16 costs each) always exist, because the sweep makes its byte-sized tables from them. Tables per byte
- * (256 costs each) halve the number of look-ups; only short codes have them, so that they fit the cache.
+ * A step is 2^shift units. distance_of adds up the whole steps of a code's costs, by table look-ups. Tables per nibble
+ * (16 costs each) always exist, because the sweep makes its byte-sized tables from them. Tables per byte (256 costs
+ * each) halve the number of look-ups; only short codes have them, so that they fit the cache.
  *
- * If costs have more digits than fit (shift > 0), the rests of the costs are missing from this sum, so it is a lower
- * bound on the distance. All filters, bounds and limits work with such lower bounds. Only codes that are within the
- * limit by their steps get their exact distance (distance_exact). If shift is 0, the steps are exact.
+ * If the costs have too many digits for sums of 63 bits (shift > 0), the rests of the costs are missing from this sum,
+ * so it is a lower bound on the distance. All filters, bounds and limits work with such lower bounds. The exact
+ * distance is computed only for codes whose steps are within the limit (distance_exact). If shift is 0, the steps are
+ * exact.
  */
 #include "base/wide.h"
 #include "index/arrays.h"
@@ -36,13 +38,13 @@ int distance_init(struct distance *distance, uint32_t bits, const uint8_t *optim
                   const uint64_t *rest, uint32_t shift);
 void distance_free(struct distance *distance);
 
-/* The cost of four bytes. The look-ups are independent, so the processor can overlap them. */
+/* The cost of four bytes of a code. The look-ups are independent, so the processor can overlap them. */
 static inline uint64_t distance_of_4(const uint64_t *table, uint32_t word) {
     return (table[word & 255] + table[256 + (word >> 8 & 255)]) +
            (table[512 + (word >> 16 & 255)] + table[768 + (word >> 24)]);
 }
 
-/* The sum over all nibbles of a code. */
+/* The sum of the look-ups of all nibbles of a code. */
 static inline uint64_t sum_nibbles(const uint64_t *table, size_t planes, const uint8_t *code) {
     uint64_t sum = 0;
     size_t pairs = planes / 2;
@@ -72,7 +74,8 @@ static inline uint64_t distance_of(const struct distance *d, const uint8_t *code
     return sum_nibbles(d->nibble, d->planes, code);
 }
 
-/* How many steps the rests of a code may add: each is less than a step. */
+/* The largest number of steps that the rests of a code can add. There is one rest per bit, and each is less than a
+ * step. */
 static inline uint64_t distance_carry(const struct distance *d) { return d->rest ? d->bits : 0; }
 
 /* Add the rests of the bits in which the code differs from the optimum. */

@@ -71,7 +71,7 @@ static void work_sort(struct part *p) {
     if (k->count == 0) p->phase = PHASE_PROVEN;
 }
 
-/* Whether the radius includes all distances with as many steps as itself. */
+/* Whether the radius includes every distance that has the same number of steps as the radius. */
 static int is_whole_step(const struct part *p) { return p->farthest.rest >= (UINT64_C(1) << p->query->shift) - 1; }
 
 static void finish_round(struct part *p) {

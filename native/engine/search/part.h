@@ -3,9 +3,9 @@
 /* The search of one part for one query, in rounds of probing or sweeping.
  *
  * A round collects the next `round` hits after the last one returned. A search for k <= 65,536 hits takes one round. A
- * larger k takes rounds of 65,536 hits each. An unlimited search starts with 256 hits, and each round has 4 times
- * as many as the one before, up to 65,536. This bounds the memory. Each round repeats the work of the rounds before it.
- * As long as rounds grow, most of a round's work is new.
+ * larger k takes rounds of 65,536 hits each. An unlimited search starts with a round of 256 hits. Each further round
+ * has 4 times as many as the one before, up to 65,536. This bounds the memory. Each round repeats the work of the
+ * rounds before it. As long as rounds grow, most of a round's work is new.
  *
  *      PROBE --(bound > limit)-------------------> SORT --> PROVEN --(all returned)--> next round, or END
  *        \--(planner, or queues full)--> SWEEP ---^
@@ -36,17 +36,17 @@ struct part {
     struct probe probe;
     struct sweep sweep;
     struct plan plan;
-    uint64_t entered; /* clock at the start of the current slice */
+    uint64_t entered; /* time on the clock when the current slice started */
     uint64_t worked;  /* nanoseconds spent in earlier slices */
     struct collector collector;
     struct hit *hits;
-    size_t room;     /* allocated size of `hits` */
+    size_t room;     /* allocated size of `hits`, in hits */
     size_t round;    /* maximum number of hits in the current round */
     uint64_t bound;  /* lower bound, in steps, of every item that is neither returned nor proven */
     uint64_t beyond; /* while sorting: lower bound of every item that was not kept */
     struct hit last; /* the last hit returned */
     uint64_t handed_out;
-    struct wh_stats stats; /* of finished rounds */
+    struct wh_stats stats; /* without the counts of `probe` and `sweep` */
 };
 
 /* Start the search. batch: 1 if a sweep shares its pass with other queries. The query and the index are borrowed until
@@ -72,8 +72,8 @@ static inline struct hit part_take(struct part *p) {
     return p->last = p->collector.hits[p->collector.sent++];
 }
 
-/* A position that no item which has not been returned precedes. Its steps are at least NO_RADIUS if there is no such
- * item. */
+/* All items that have yet to be returned are at this position or after it. Its steps are at least NO_RADIUS if there
+ * are no such items. */
 static inline struct hit part_bound(const struct part *p) {
     const struct hit *head = part_head(p);
     return head ? *head : (struct hit){p->bound, 0, 0};

@@ -7,8 +7,8 @@
 #include <math.h>
 
 enum {
-    FIRST_EFFORT = 1024,         /* before the first check: a few microseconds */
-    MIN_CANDIDATES_PER_HIT = 16, /* before the k-th best distance is meaningful */
+    FIRST_EFFORT = 1024,         /* effort before the first check: a few microseconds */
+    MIN_CANDIDATES_PER_HIT = 16, /* with fewer, the k-th best distance says little */
     TRIAL_DISCOUNT = 3           /* a trial divides the estimated time of the probe by this */
 };
 
@@ -26,24 +26,24 @@ static double sweep_nanoseconds(const struct plan *plan, const wh_index *index) 
     return planner_planes_nanoseconds(plan->planner, plan->batch, (double)index->blocks_count * (double)index->planes);
 }
 
-/* The first buckets are excluded: caches are cold, so they take longer than later ones. */
+/* Buckets probed before the first check are ignored. They take longer than later ones, because the caches are cold. */
 void plan_learn_buckets(const struct plan *plan, const struct probe *probe, uint64_t now) {
     if (plan->total == 0) return;
     planner_learn_buckets(plan->planner, plan->last_buckets, probe->counts.buckets, now - plan->last_check);
 }
 
-/* The total number of buckets that the probe will need. `forecast` is that number at the current limit, but early in a
- * probe the limit still falls a lot. This corrects for it with a fit to SIFT and GIST codes, for k = 1 to 100. If 1/400
- * of the forecast buckets have been probed, a search needs about a quarter of the forecast; after 1/50, half; after
- * 1/10, 85 %. */
+/* Estimate the total number of buckets that the probe will need. `forecast` is the number for the current limit. Early
+ * in a probe, the limit will still fall a lot, so fewer buckets are needed. The formula was fitted to searches of SIFT
+ * and GIST codes with k = 1 to 100. When 1/400 of the forecast buckets have been probed, a search needs about a quarter
+ * of the forecast in total. After 1/50 it needs half, and after 1/10 it needs 85 %. */
 static double expected_buckets(double forecast, double probed) {
     double share = 1.9 * pow(probed / forecast, 0.35);
     return share < 1 ? forecast * share : forecast;
 }
 
 /* How long the rest of the probe may take, as a multiple of the sweep's time. `spent` is the time of the probe so far,
- * in the same unit. Early on, the probe is favoured, because a switch throws its work away. If it is still running
- * later, the forecasts were too low, so the rest must be clearly shorter than a sweep. */
+ * also as a multiple of the sweep's time. Early on, the probe is favoured, because a switch throws its work away. If
+ * the probe is still running later, the forecasts were too low, so the rest must be clearly shorter than a sweep. */
 static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
 
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_index *index, uint64_t k, uint64_t limit,

@@ -2,17 +2,18 @@
 #define WHAMMING_PLAN_H
 /* Decides between probe and sweep during a search.
  *
- * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. Each
- * time the work done (its effort, see probe_run) has doubled, the time that the rest of the probe would take is
- * compared with the time of a sweep. Both are estimates.
+ * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. The work
+ * done is measured as effort (probe_run). Each time it has doubled, two estimates are compared: the time for the rest
+ * of the probe, and the time of a sweep.
  *
- * Probe: the costs determine how many buckets the probe needs at the current limit (forecast.h). As the limit falls,
- * fewer buckets are needed: early in a probe about a quarter of the forecast, later nearly all of it. The time per
- * bucket is learned from earlier searches, separately for near and far buckets. The first buckets of a search are full
- * of codes; those that a long search reaches are nearly empty.
+ * Time of the probe. forecast.h estimates how many buckets the probe needs at the current limit. The limit still falls,
+ * so the probe will need fewer: early in a probe about a quarter of the forecast, later nearly all of it. The time per
+ * bucket is learned from earlier searches. It is learned separately for near and far buckets, because the first buckets
+ * of a search are full of codes, while those that a long search reaches are nearly empty.
  *
- * Sweep: blocks x planes x time per plane, which is learned from sweeps of this index on this machine (planner.h). All
- * times are measured, so they include verification, slow memory, and pages that are not in memory yet.
+ * Time of a sweep: blocks x planes x time per plane. The time per plane is learned from sweeps of this index on this
+ * machine (planner.h). All times are measured, so they include verification, slow memory, and the loading of pages that
+ * are not in memory yet.
  */
 #include "search/planner.h"
 #include "search/probe.h"
@@ -21,22 +22,23 @@
 struct plan {
     struct wh_planner *planner; /* estimates from earlier searches; may be NULL */
     int batch;                  /* a sweep would share its pass with other queries */
-    uint64_t slice;             /* effort from the last check to the next; after the first, equal to `total` */
+    uint64_t slice;             /* effort from the last check to the next; after the first check, equal to `total` */
     uint64_t done;              /* effort since the last check */
     uint64_t total;             /* effort up to the last check */
-    uint64_t started;           /* this and last_check: in nanoseconds of work on this part */
+    uint64_t started;           /* start; this and last_check are in nanoseconds of work on this part */
     uint64_t last_check;
     uint64_t last_buckets;  /* buckets probed up to the last check */
     uint64_t limit;         /* the limit of `forecast` */
     double forecast;        /* estimated number of buckets */
     uint64_t blocks_before; /* blocks swept before the current round */
-    int trial;              /* probe longer than seems worthwhile, to learn */
+    int trial;              /* 1: probe longer than seems worthwhile, to learn the time of far buckets */
 };
 
 /* Reset the plan when a probe or a sweep starts. Keeps `planner` and `batch`. */
 void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept);
 
-/* Whether to switch to the sweep now, after a slice of probing for k hits at this limit. Sets the next slice. */
+/* Whether to switch to the sweep now. Call it after each slice of probing for k hits, with the limit found so far. It
+ * also sets the length of the next slice. */
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_index *index, uint64_t k, uint64_t limit,
                        uint64_t now);
 

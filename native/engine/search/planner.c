@@ -11,11 +11,11 @@ enum {
     FIRST_BUCKET_NANOSECONDS = 500,
     MIN_PLANES = 2000,  /* sweeps of fewer planes are ignored */
     PRIOR_BUCKETS = 64, /* weight of the prior estimate, in buckets */
-    MAX_BUCKETS = 4096, /* per class; older ones fade */
-    TRIAL_INTERVAL = 32 /* probes and sweeps; without trials nothing would be learned about far buckets */
+    MAX_BUCKETS = 4096, /* per class; above this, older observations lose weight */
+    TRIAL_INTERVAL = 32 /* every so many probes and sweeps, one is a trial; only trials often reach far buckets */
 };
 
-#define LEARNING_RATE 0.125 /* of one search; batches use a higher rate */
+#define LEARNING_RATE 0.125 /* weight of one search in an estimate; a batch has a higher weight */
 
 static const struct wh_planner defaults = {
     .plane_picoseconds = {FIRST_PLANE_PICOSECONDS, FIRST_BATCH_PLANE_PICOSECONDS}};
@@ -88,7 +88,8 @@ double planner_buckets_nanoseconds(const struct wh_planner *planner, double from
     return sum;
 }
 
-/* Older observations fade. Long searches count more than short ones. */
+/* Once a class has many observations, all of them lose weight before a new one is added. A long search counts more than
+ * a short one. */
 void planner_learn_buckets(struct wh_planner *planner, uint64_t from, uint64_t to, uint64_t nanoseconds) {
     if (!planner || from == to) return;
     double middle = (double)(from + to) / 2;
@@ -112,5 +113,6 @@ void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes
     if (!planner || planes < MIN_PLANES) return;
     _Atomic uint32_t *price = &planner->plane_picoseconds[batch != 0];
     double seen = (double)nanoseconds * 1000 / (double)planes, most = 2 * read32(price);
-    learn(price, seen < most ? seen : most, batch ? 0.5 : LEARNING_RATE); /* limits the effect of a preempted sweep */
+    learn(price, seen < most ? seen : most,
+          batch ? 0.5 : LEARNING_RATE); /* `most` limits the effect of a preempted sweep */
 }

@@ -9,12 +9,12 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { PLANNER_CLASSES = 24 /* of buckets, by their number in a search: 1, 2 to 3, 4 to 7, and so on */ };
+enum { PLANNER_CLASSES = 24 /* classes of buckets, by position in a search: 1, 2 to 3, 4 to 7, ... */ };
 
 struct wh_planner {
     _Atomic int simd;        /* enum wh_simd */
     _Atomic uint32_t rounds; /* probes and sweeps started so far */
-    /* Per class: the buckets observed, and their total time. Older observations fade. */
+    /* Per class: the number of buckets observed, and their total time. Older observations have less weight. */
     _Atomic uint64_t buckets[PLANNER_CLASSES], nanoseconds[PLANNER_CLASSES];
     _Atomic uint32_t plane_picoseconds[2]; /* [0]: single sweeps, [1]: sweeps that share a pass */
 };
@@ -25,18 +25,18 @@ const struct kernels *planner_kernels(const struct wh_planner *planner);
  * to learn the time of far buckets. */
 int planner_starts_trial(struct wh_planner *planner);
 
-/* Estimated time of buckets `from` to `to` of a search. */
+/* Estimate the time that a search takes for its buckets number `from` to `to`. */
 double planner_buckets_nanoseconds(const struct wh_planner *planner, double from, double to);
 
-/* Estimated time to sweep this many planes, skipped ones included. batch: the sweep shares its pass with other
- * queries. */
+/* Estimate the time to sweep this many planes, including planes that the sweep skips. `batch` is 1 if the sweep shares
+ * its pass with other queries. */
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
 
-/* Learn the time of buckets `from` to `to` of a search. */
+/* Learn how long a search took for its buckets number `from` to `to`. */
 void planner_learn_buckets(struct wh_planner *planner, uint64_t from, uint64_t to, uint64_t nanoseconds);
 
-/* Learn the time of a sweep, or of several that shared a pass. planes: number of planes, skipped
- * ones included. */
+/* Learn the time of a sweep, or of several sweeps that shared a pass. `planes` includes the planes that were skipped.
+ * */
 void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes, uint64_t nanoseconds);
 
 #endif

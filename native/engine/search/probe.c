@@ -123,7 +123,8 @@ static uint32_t mask_of(const struct probe_table *table, uint32_t key) {
     return mask;
 }
 
-/* The cost of a code's substring. In nibbles that extend beyond it, the other bits are set to their optimum. */
+/* The cost of a code's substring. If a nibble extends beyond the substring, its other bits are set to the optimum, so
+ * that they cost nothing. */
 static uint64_t substring_cost(const struct probe *p, const uint8_t *code, uint32_t t) {
     const struct substring *s = &p->index->substring[t];
     uint32_t end = s->first + s->length;
@@ -139,7 +140,7 @@ static uint64_t substring_cost(const struct probe *p, const uint8_t *code, uint3
     return cost;
 }
 
-/* Whether table t has already found this code: its substring precedes the frontier. */
+/* Whether table t has already found this code. It has if the code's substring precedes the table's frontier. */
 static int already_met(const struct probe *p, const uint8_t *code, uint32_t t) {
     struct probe_key first;
     if (!frontier(&p->tables[t], &first)) return 1;
@@ -148,8 +149,8 @@ static int already_met(const struct probe *p, const uint8_t *code, uint32_t t) {
     return mask_of(&p->tables[t], substring_key(code, &p->index->substring[t])) < first.mask;
 }
 
-/* Offer a row within the limit, found in table t under this key, unless it was found before. Returns 0 if the index is
- * corrupt. */
+/* Offer a row that is within the limit and was found in table t under this key, unless it was found before. Returns 0
+ * if the index is corrupt. */
 static int consider(struct probe *p, struct collector *c, uint32_t t, uint32_t key, const uint8_t *code, uint32_t row,
                     uint64_t steps) {
     const wh_index *index = p->index;
@@ -180,7 +181,8 @@ static int consider_all(struct probe *p, struct collector *c, uint32_t t, uint32
     return 1;
 }
 
-/* Search postings [start, stop), at most SIEVE_CODES, of a fast bucket. Returns 0 if the index is corrupt. */
+/* Search the postings [start, stop) of a fast bucket: at most SIEVE_CODES of them. Returns 0 if the index is corrupt.
+ * */
 static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start,
                           uint64_t stop) {
     const wh_index *index = p->index;
@@ -208,7 +210,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
     return consider_all(p, c, t, key, found, within);
 }
 
-/* The same for a compact bucket, which has row numbers only. */
+/* Like search_entries, for a compact bucket, which has row numbers only. */
 static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start, uint64_t stop) {
     const wh_index *index = p->index;
     uint64_t bytes = index->code_bytes;
@@ -237,7 +239,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
     return consider_all(p, c, t, key, found, within);
 }
 
-/* Search the next postings of a bucket, at most `most`, and advance its start. Returns 0 if the index is corrupt. */
+/* Search at most `most` further postings of a bucket, and advance its start. Returns 0 if the index is corrupt. */
 static int search_bucket(struct probe *p, struct collector *c, uint32_t t, struct probe_bucket *bucket, uint64_t most) {
     uint64_t start = bucket->start, stop = bucket->stop - start > most ? start + most : bucket->stop;
     bucket->start = stop;

@@ -5,26 +5,27 @@
  * Search module (section III.B). Each table enumerates its keys by increasing cost, with a priority queue. A key is
  * represented by the mask of the bits in which it differs from the substring's optimum, ranked by increasing delta:
  *
- *      mask (by rank)   1010          highest changed rank r
- *      operation 1      1010 + r+1    change the next bit too
- *      operation 2      move r to r+1
+ *           mask, rank 0 first   1010    the highest changed rank is r = 2
+ *      operation 1          1011    also change rank r + 1
+ *      operation 2          1001    move the change from rank r to rank r + 1
  *
- * Both operations raise the cost (or keep it, if a delta is 0 or two are equal), and both raise the mask as a number.
- * Keys are therefore generated in strictly increasing order of (cost, mask), each exactly once.
+ * Neither operation lowers the cost, and both raise the mask as a number. Keys are therefore generated in strictly
+ * increasing order of (cost, mask), each exactly once.
  *
- * Decision module (section IV.A). The frontier of a table is its next key. If no table has found a code yet, each of
- * the code's substrings costs at least as much as the frontier of its table. So the code costs at least the sum S of
+ * Decision module (section IV.A). The frontier of a table is its next key. Consider a code that no table has found yet.
+ * Each of its substrings costs at least as much as the frontier of its table. So the code costs at least the sum S of
  * the frontiers' costs (Eqn. 11, updated after each bucket). The search ends when S is strictly greater than the
  * collector's limit. If they were equal, an unseen code could be just as near and have a smaller id.
  *
- * No visited set. A row found in table t was found before if and only if another of its substrings precedes the
- * frontier of that substring's table, in the order of (cost, mask). Only the few rows within the limit are checked.
+ * The probe keeps no set of visited rows. A row found in table t was found before if and only if another of its
+ * substrings precedes the frontier of that substring's table, in the order of (cost, mask). Only the few rows within
+ * the limit need this check.
  */
 #include "search/collect.h"
 #include "search/sieve.h"
 
 enum {
-    PROBE_LAG = 4,             /* keys taken ahead of use per table, so that prefetches arrive in time */
+    PROBE_LAG = 4, /* keys per table that are taken from the queue ahead of use, so that prefetches arrive in time */
     PROBE_MAX_QUEUED = 1 << 20 /* keys in all queues together: 16 MiB, in at most 32 MiB of allocated memory */
 };
 
@@ -62,7 +63,7 @@ struct probe {
     int within;     /* a bucket of that table is partly searched */
     uint64_t bound; /* S; UINT64_MAX once every code has been found */
     uint64_t queued;
-    struct wh_stats counts; /* buckets, candidates, verified: the candidates that the sieve has not rejected */
+    struct wh_stats counts; /* `verified` counts the candidates that the sieve has not rejected */
 };
 
 /* Prepare for one query; index, distance and optimum are borrowed until probe_free. Returns a wh_status (WH_MEMORY);
@@ -71,9 +72,10 @@ int probe_init(struct probe *probe, const wh_index *index, const struct kernels 
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void probe_free(struct probe *probe);
 
-/* Probe buckets and offer their codes to the collector. Stops when the bound has passed the collector's limit or all of
- * its capacity is proven (PROBE_DONE), or after about `effort` units of work (PROBE_PAUSED). A candidate is one unit, a
- * bucket BUCKET_EFFORT. PROBE_CROWDED: the queues are full; sweep instead. */
+/* Probe buckets and offer their codes to the collector. Returns PROBE_DONE when the bound has passed the collector's
+ * limit, or when the collector is full of proven hits. Returns PROBE_PAUSED after about `effort` units of work: a
+ * candidate counts as one unit, a bucket as BUCKET_EFFORT. Returns PROBE_CROWDED if the queues are full; the caller
+ * must then sweep. */
 enum probe_result probe_run(struct probe *probe, struct collector *collector, uint64_t effort);
 
 /* Number of postings left in a partly searched bucket. */

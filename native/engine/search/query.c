@@ -9,8 +9,9 @@ static struct hit position(const struct query *q, wide units, uint64_t id) {
     return (struct hit){(uint64_t)(units >> q->shift), (uint64_t)units & ((UINT64_C(1) << q->shift) - 1), id};
 }
 
-/* The number of sums, counted in units from the floor, whose distance is less than x; or not more, if `inclusive`.
- * Distances increase with sums, so a binary search finds it. */
+/* Return how many of the possible sums are rounded to a distance below x; if `inclusive`, to a distance of at most x.
+ * Here, sums are counted in units above the floor: 0, 1, ..., range. A larger sum never has a smaller distance, so a
+ * binary search finds the number. */
 static wide sums_below(const struct query *q, double x, int inclusive) {
     wide low = 0, high = q->range + 1;
     while (low < high) {
@@ -29,7 +30,8 @@ static void set_radius(struct query *q, double radius) {
                                     : position(q, within ? within - 1 : 0, UINT64_MAX);
 }
 
-/* Skip the first `skipped` sums, and of the next one the ids up to `id`. */
+/* Skip all hits whose sum, in units above the floor, is less than `skipped`. If has_id, also skip the hits with exactly
+ * this sum whose ids are at most `id`. */
 static void resume_after(struct query *q, wide skipped, int has_id, uint64_t id) {
     q->resumed = has_id || skipped > 0;
     if (!q->resumed) return;
@@ -41,13 +43,15 @@ static void set_after(struct query *q, const struct wh_search *search) {
     if (search->resumed == WH_AFTER_SUM) {
         signed_wide sum = wide_of(search->after_sum);
         if (sum < q->floor) return;
-        wide after = (wide)sum - (wide)q->floor; /* unsigned: the given sum may be anything */
+        wide after = (wide)sum - (wide)q->floor; /* unsigned, because the given sum may be any number */
         if (after > q->range) resume_after(q, q->range + 1, 0, 0);
         else resume_after(q, after, 1, search->after_id);
     } else if (search->resumed == WH_AFTER_DISTANCE) {
         wide below = sums_below(q, search->after_distance, 0);
         int is_sum = below <= q->range && query_rounded(q, q->floor + (signed_wide)below) == search->after_distance;
-        if (is_sum && search->scale.rounded) { /* several sums may round to it: return their hits, but not this one */
+        if (is_sum && search->scale.rounded) {
+            /* Several sums may round to this distance: return their hits again, except the one with the given id. */
+
             q->skips = 1;
             q->skipped = position(q, sums_below(q, search->after_distance, 1) - 1, search->after_id);
             is_sum = 0;

@@ -1,12 +1,13 @@
 #ifndef WHAMMING_ROWS_H
 #define WHAMMING_ROWS_H
-/* A row is one distinct code. These functions offer the hits of all ids that share it. */
+/* A row is one distinct code. These functions offer the items that have this code to the collector. */
 #include "index/arrays.h"
 #include "search/collect.h"
 #include "search/distance.h"
 
-/* Prefetch what offer_row needs: first the row's group, later its ids. If all codes are distinct, the row is also the
- * place, so the id is prefetched at once. If each id equals its row, there is nothing to prefetch. */
+/* Prefetch what offer_row will read. Call fetch_group first, and fetch_ids once the group has arrived in the cache. If
+ * all codes are distinct, the row is also the place, so fetch_group prefetches the id itself. If each id equals its
+ * row, there is nothing to prefetch. */
 static inline void fetch_group(const wh_index *index, uint32_t row) {
     if (index->groups) __builtin_prefetch(index->groups + 4 * (uint64_t)row);
     else if (index->meta.id_bytes) __builtin_prefetch(id_address(index, row));

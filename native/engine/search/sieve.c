@@ -18,7 +18,8 @@ static void requantise(struct sieve *s, uint64_t limit) {
     double scale = quantise_scale(limit, 254);
     size_t planes = s->distance->planes, repeated = 2 * (s->columns * 8 - s->distance->code_bytes);
     s->limit = limit;
-    /* The last column may repeat bytes of the column before. Their look-ups there are 0, so that they count once. */
+    /* The last column may repeat bytes of the column before it. The look-ups of these bytes in the last column are 0,
+     * so that each byte counts once. */
     memset(s->lut, 0, sizeof s->lut);
     for (size_t p = 0; p < planes; p++) {
         size_t at = p / 16 + 1 < s->columns ? p : p + repeated;

@@ -18,13 +18,13 @@ struct sieve {
     const struct distance *distance;
     sieve_kernel *kernel;
     size_t columns;
-    size_t last_column; /* first byte of the last column; overlaps the column before unless 8 divides the length */
+    size_t last_column; /* first byte of the last column; it may overlap the column before it */
     uint64_t limit;     /* the limit that `lut` was computed for */
     uint8_t lut[SIEVE_COLUMNS * 256];
     uint8_t codes[SIEVE_COLUMNS][SIEVE_CODES * 8]; /* copied codes, column by column */
 };
 
-/* Whether codes of this length are sieved. kernel: NULL if the instruction set has none. */
+/* Whether codes of this length are sieved. `kernel` is NULL if the instruction set has none. */
 static inline int sieve_supports(size_t code_bytes, sieve_kernel *kernel) {
     return kernel && code_bytes >= SIEVE_MIN_BYTES && code_bytes <= SIEVE_MAX_BYTES;
 }
@@ -42,12 +42,14 @@ static inline void sieve_put(struct sieve *s, size_t i, const uint8_t *code) {
     memcpy(s->codes[s->columns - 1] + i * 8, code + s->last_column, 8);
 }
 
-/* Find those of the first `count` codes that may be within the limit. Writes their positions, returns their number. */
+/* Find those of the first `count` codes that may be within the limit. Writes their positions to `in` and returns their
+ * number. */
 static inline size_t sieve_run(const struct sieve *s, size_t count, uint8_t in[SIEVE_CODES]) {
     return s->kernel(s->codes[0], s->columns, sizeof s->codes[0], s->lut, count, in);
 }
 
-/* The same for consecutive codes of 8 bytes, without copying; SIEVE_CODES of them must be readable. */
+/* Like sieve_run, for codes of 8 bytes that lie next to each other in memory. They need not be copied. SIEVE_CODES
+ * codes must be readable, even if `count` is smaller. */
 static inline size_t sieve_run_in_place(const struct sieve *s, const uint8_t *codes, size_t count,
                                         uint8_t in[SIEVE_CODES]) {
     return s->kernel(codes, 1, 0, s->lut, count, in);
