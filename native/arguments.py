@@ -13,9 +13,9 @@ from whamming.native.errors import InvalidArgumentError, NoTablesError
 
 Plan = Literal["auto", "probe", "sweep"]
 Position = tuple[float, int] | tuple[float, int, bytes]
-"""A position in the order of hits: the (distance, id) of a hit, or its (distance, id, sum), where sum is its exact
-distance as in :attr:`Cursor.sums`. Without the sum, if distances are rounded, all other hits with this distance are
-returned again."""
+"""A position in the order of hits: the (distance, id) of a hit, or its (distance, id, sum). The sum is the hit's exact
+distance, as in :attr:`Cursor.sums`. If distances are rounded and the sum is missing, all other hits with this distance
+are returned again."""
 
 PLAN_NAMES: Final[tuple[Plan, ...]] = get_args(Plan)
 UNLIMITED: Final = 2**64 - 1

@@ -12,15 +12,16 @@ from whamming.native.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Budget:
-    """Approximate limits of one call; None: no limit."""
+    """Approximate limits of one call. None means no limit."""
 
     candidates: int | None = None
-    """Codes to compare."""
+    """Number of codes to compare."""
     seconds: float | None = None
+    """Time to spend."""
 
 
 def checked_budget(budget: Budget) -> tuple[int, float]:
-    """Check a budget and return its candidates and seconds; 0: no limit."""
+    """Check a budget and return its candidates and seconds. 0 means no limit."""
     if not isinstance(budget, Budget):
         raise InvalidArgumentError(f"budget = {budget!r}; pass a Budget(candidates=..., seconds=...), or None")
     candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)

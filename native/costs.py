@@ -20,7 +20,7 @@ _SCALES = ffi.typeof("struct wh_scale[]")
 _SCALE: Final = np.dtype(
     [("low", "u8"), ("high", "i8"), ("exponent", "i4"), ("shift", "u4"), ("rounded", "u4"), ("reserved", "u4")]
 )
-"""``struct wh_scale``; low and high are those of the floor."""
+"""``struct wh_scale``. ``low`` and ``high`` are the two halves of the floor."""
 _SAFE_SPAN: Final = 2.0**60
 """Costs whose magnitudes differ by at most this factor can always be added up exactly."""
 
@@ -67,8 +67,8 @@ def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
 def shortened(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round computed cost tables ``[..., bits, 2]`` down to multiples of about 2^-40 of each query's largest cost.
 
-    The difference is far below the rounding errors of float32 vectors. All distances are then exact doubles, which is
-    also fastest.
+    The difference is far below the rounding errors of float32 vectors. All distances are then exact doubles, and
+    searches are fastest.
     """
     _, exponents = np.frexp(np.abs(costs).max(axis=(-2, -1), keepdims=True))
     return np.asarray(np.ldexp(np.floor(np.ldexp(costs, 40 - exponents)), exponents - 40))
@@ -88,9 +88,9 @@ class Costs:
     single : whether this is one query; results then have no batch dimension.
     optimum : ``uint8 [q, ceil(bits / 8)]``, the cheapest code of each query.
     deltas : ``uint64 [q, bits]``, the cost of differing from the cheapest code in each bit, in steps of ``2**shift``.
-    rests : ``uint64 [q, bits]``, the rest of that cost, less than a step.
-    scales : ``[q]``, a structured array with the fields ``exponent``, ``shift`` and ``rounded``: whether some distances
-        have more than 53 digits, so that doubles do not hold them exactly.
+    rests : ``uint64 [q, bits]``, what remains of that cost besides whole steps, in units.
+    scales : ``[q]``, a structured array with the fields ``exponent``, ``shift`` and ``rounded``. ``rounded`` is 1 if
+        some distances have more than 53 binary digits, so that doubles do not hold them exactly.
     pointers : C pointers to these four arrays.
     """
 
@@ -164,7 +164,7 @@ class Costs:
 
     @classmethod
     def weights(cls, code: ArrayLike, weights: ArrayLike) -> Self:
-        """Convert the costs of a query code with weights: the cost of a mismatch in each bit.
+        """Convert a query code and its weights. A weight is the cost of a mismatch in its bit.
 
         ``code``: packed ``uint8 [ceil(bits / 8)]``, or ``[q, ...]``. ``weights``: ``[q, bits]``, or ``[bits]`` to share
         them among all queries. A negative weight makes a mismatch cheaper than a match. float32 and float64 arrays are
@@ -226,7 +226,7 @@ class Costs:
     def hamming(cls, code: ArrayLike, bits: int | None = None) -> Self:
         """Return the costs of plain Hamming distance to a packed code ``[ceil(bits / 8)]`` or ``[q, ...]``.
 
-        ``bits``: by default 8 per byte.
+        ``bits``: by default 8 per byte of the code.
         """
         array = as_array(code, "query codes")
         width = array.shape[-1] if array.ndim else 0
@@ -255,7 +255,7 @@ class Costs:
 
 
 def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
-    """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: one per query, or one for all."""
+    """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: the given numbers."""
     if status == lib.WH_SPAN:
         sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
         least, most = float(sizes[sizes > 0].min()), float(sizes.max())

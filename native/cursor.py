@@ -1,4 +1,4 @@
-"""Cursors: a search that returns hits in order of (distance, id), each as soon as it is proven."""
+"""Cursors: searches that return hits in order of (distance, id), each as soon as it is proven."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whamming.native.view import View
 
 Payloads = Callable[[NDArray[np.uint64]], Sequence[bytes]]
-"""Looks up the payloads of ids."""
+"""A function that returns the payloads of these ids."""
 StopReason = Literal["more", "exhausted", "budget", "cancelled"]
 
 _STOPS: Final[tuple[StopReason, ...]] = ("more", "exhausted", "budget", "cancelled")
@@ -78,7 +78,7 @@ class Cursor:
         self._rounded = bool(costs.scales["rounded"][0])
         self.sums: NDArray[np.uint8] | None = None
         """``[n, 16]``, the exact distances of the hits that the engine returned last; None if all distances are exact.
-        A row completes a hit's (distance, id) to its :data:`Position`."""
+        A hit's distance, its id and its row of ``sums`` make a :data:`Position`."""
         self.stop: StopReason = "more"
         """Why the last call of :meth:`next` returned."""
 

@@ -64,8 +64,8 @@ class Index:
     def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
         """Open an index over named buffers. Users call :meth:`build` or :meth:`from_arrays`."""
         self._owner = owner
-        # Numpy arrays, because the garbage collector does not traverse them. It does traverse memoryviews, and would
-        # crash when it clears a cycle of dead objects that contains a memoryview in use.
+        # The buffers are numpy arrays, because the garbage collector does not traverse these. It traverses memoryviews,
+        # and would crash when it clears a cycle of dead objects that contains a memoryview in use.
         self._buffers = {name: _as_bytes(arrays[name]) for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
@@ -139,7 +139,7 @@ class Index:
                 f"buckets = {buckets!r}; choose one of {', '.join(map(repr, get_args(Buckets)))}"
             )
         if n >= 2**32:
-            raise InvalidArgumentError(f"{n} codes; an index holds fewer than 2**32, split them over several")
+            raise InvalidArgumentError(f"{n} codes; an index holds fewer than 2**32, so use several")
         length = (
             choose_substring_bits(n, bits) if substring_bits is None else as_whole("substring_bits", substring_bits)
         )
@@ -220,7 +220,7 @@ class Index:
 
     @property
     def ids(self) -> NDArray[np.uint64]:
-        """The id of the item at each place, as a copy. Places number the items in storage order."""
+        """The id of the item at each place, as a copy. A place is an item's number in storage order."""
         return self.ids_at(_ALL)
 
     def ids_at(self, places: NDArray[np.integer[Any]] | slice) -> NDArray[np.uint64]:

@@ -1,7 +1,7 @@
-"""The paper's laboratory: every system that the paper compares, counting what the paper counts.
+"""The laboratory: every system that the paper compares. Each counts what the paper counts.
 
-A baseline for measurements and tests; Whamming itself searches with ``whamming.native.Index``. ``lab/lab.h`` describes
-the systems and what exactly is counted.
+The laboratory is a baseline for measurements and tests. Whamming itself searches with ``whamming.native.Index``.
+``lab/lab.h`` describes the systems and what exactly is counted.
 
     lab = Laboratory(codes, bits=32, m=2)
     answers = lab.fswbc(Costs.table(t), k=10)
@@ -113,8 +113,8 @@ class Laboratory:
             raise InvalidArgumentError(f"m = {m}; a code of {bits} bits has 1 to {bits} substrings")
         if -(-bits // m) > lib.LAB_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(
-                f"m = {m} cuts {bits} bits into substrings of {-(-bits // m)} bits, the limit is "
-                f"{lib.LAB_MAX_SUBSTRING_BITS}; use m >= {-(-bits // lib.LAB_MAX_SUBSTRING_BITS)}"
+                f"m = {m} cuts {bits} bits into substrings of {-(-bits // m)} bits; the limit is "
+                f"{lib.LAB_MAX_SUBSTRING_BITS}, so use m >= {-(-bits // lib.LAB_MAX_SUBSTRING_BITS)}"
             )
         self._codes = as_codes(codes, bits)
         self.n = len(self._codes)
@@ -146,7 +146,7 @@ class Laboratory:
         return self.storage.total
 
     def usage(self) -> Usage:
-        """|T_one| and |T_all| of the m tables; the same for both layouts."""
+        """|T_one| and |T_all| of the m tables. Both layouts give the same numbers."""
         out = ffi.new("struct lab_usage *")
         _check(lib.lab_index_usage(self._index, out), repr(self))
         return Usage(out.all, out.one)
@@ -176,7 +176,7 @@ class Laboratory:
         return _with_distances(answers, sums.astype(np.float64))
 
     def mih_weight(self, queries: Bytes, costs: Costs, k: int, pool: Pool = "kept") -> Answers:
-        """MIH_weight: multi-index hashing by Hamming distance. Its pool is then ranked by weighted distance. Not exact.
+        """MIH_weight: find a pool of codes by Hamming distance, and rank it by weighted distance. Not exact.
 
         ``pool``: ``"kept"`` ranks the codes that multi-index hashing keeps, at most k per Hamming distance, as in the
         paper. ``"met"`` ranks all codes that it has found.
@@ -219,7 +219,7 @@ class Laboratory:
         c.optimum = optimum_pointer = _pointer("uint8_t[]", optimum)
         c.deltas = deltas_pointer = _pointer("uint64_t[]", deltas)
         sums, answers = self._answer(len(costs), k, lambda a: call(c, a))
-        del optimum_pointer, deltas_pointer  # kept the arrays pinned until here
+        del optimum_pointer, deltas_pointer  # until here, they kept the arrays pinned
         return _with_distances(answers, _scaled(costs, sums))
 
     def _answer(self, count: int, k: int, call: Callable[[Any], int]) -> tuple[NDArray[np.uint64], Answers]:

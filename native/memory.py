@@ -6,14 +6,14 @@ from whamming.native._engine import lib
 
 
 def release_memory() -> bool:
-    """Return to the system the freed memory that the C library has kept. Returns whether there was any."""
+    """Return the freed memory that the C library has kept to the system. Returns whether there was any."""
     return bool(lib.wh_release_memory())
 
 
 def keep_memory() -> bool:
     """Keep up to 16 MiB of freed memory per heap for reuse. Returns whether the C library supports it.
 
-    For processes that mostly search. By default, the C library returns the scratch memory of each batch to the system,
-    and maps it again for the next batch.
+    Meant for processes that mostly search. By default, the C library returns the scratch memory of each batch to the
+    system, and maps it again for the next batch.
     """
     return bool(lib.wh_keep_memory())

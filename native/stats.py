@@ -28,7 +28,7 @@ class Stats(NamedTuple):
     switched: bool = False
     """Whether the search changed from probe to sweep."""
     rounds: int = 0
-    """Largest number of passes over a part. Above 1 only if k is unlimited or exceeds 65,536."""
+    """Largest number of rounds in a part. Above 1 only if k is unlimited or exceeds 65,536."""
     buckets: int = 0
     """Buckets probed, empty ones included."""
     buckets_nonempty: int = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WORDS, _DOUBLES = ffi.typeof("uint64_t[]"), ffi.typeof("double[]")
 
 NO_ID: Final = 2**64 - 1
-"""Pads rows of ids."""
+"""The id that pads rows with fewer than k hits."""
 MAX_PADDED: Final = 1 << 28
 """Maximum size of an answer's arrays, queries x k, if k exceeds the number of items."""
 _SHOWN_HITS: Final = 5
@@ -45,7 +45,7 @@ class Answer:
     counts: NDArray[np.uint64]
     """Hits per query."""
     proven: NDArray[np.uint64]
-    """Leading hits per query that are proven. Less than ``counts`` only if a budget ran out."""
+    """Per query: how many of the first hits are proven. Less than ``counts`` only if a budget ran out."""
     exact: NDArray[np.bool_]
     """Per query: whether the answer is complete and all of its hits are proven."""
     stats: Sequence[Stats]
@@ -113,7 +113,7 @@ class View:
     """Several parts, searched as one collection. Immutable; any number of threads may search it at once."""
 
     def __init__(self, parts: Sequence[Part], bits: int, *, lenient: bool = False) -> None:
-        """Combine one or more parts. All must have codes of ``bits`` bits; an id may be alive in one part only.
+        """Combine one or more parts. All must have codes of ``bits`` bits; no id may be alive in more than one part.
 
         ``lenient``: if no part has tables (yet), run the plan ``"probe"`` as a sweep instead of refusing it.
 
@@ -240,7 +240,7 @@ class View:
         """
         self._check_costs(costs)
         if len(costs) != 1:
-            raise InvalidArgumentError(f"the costs have {len(costs)} queries, a cursor searches one; pass costs[i]")
+            raise InvalidArgumentError(f"the costs have {len(costs)} queries; a cursor searches one, so pass costs[i]")
         wanted = check_wanted(k)
         plan = self._plan_to_run(plan)
         return Cursor(self, costs, k=wanted, radius=radius, plan=plan, after=after, payloads=payloads)
@@ -261,7 +261,7 @@ class Batch:
 
     Attributes
     ----------
-    ids, distances : ``[q, k]``, hits; padded. Rows of queries that have not been searched are unspecified.
+    ids, distances : ``[q, k]``, the hits, padded. Rows of queries that have not been searched are unspecified.
     counts : ``[q]``, hits per query.
     stats : statistics of each query.
     """
@@ -275,7 +275,7 @@ class Batch:
         self.distances: NDArray[np.float64] = np.empty((q, k))
         self.counts: NDArray[np.uint64] = np.zeros(q, dtype=np.uint64)
         self.stats = BatchStats.allocate(q)
-        self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # keeps alive what C points to
+        self._view, self._costs, self._cancel, self._k = view, costs, cancel, k  # C points into these
         self._searches = describe_searches(costs, k, radius, plan)
 
     def run(self, threads: int = 1, seconds: float = 0.0) -> int:

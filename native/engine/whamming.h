@@ -52,8 +52,8 @@ enum wh_status {
 /* The meaning of a status, in English. Never NULL; the text is static. */
 const char *wh_status_text(int status);
 
-/* Give back to the system the freed memory that the C library has kept for later allocations. Takes about a
- * millisecond. Returns 1 if any was given back; 0 if there was none or the C library does not support this. */
+/* The C library keeps freed memory for later allocations. This returns it to the system. Takes about a millisecond.
+ * Returns 1 if any memory was returned; 0 if there was none, or if the C library does not support this. */
 int wh_release_memory(void);
 
 /* Make the C library keep up to about 16 MiB of freed memory per heap, until the process ends. By default, it returns
@@ -97,14 +97,15 @@ struct wh_scale {
     struct wh_sum floor;
     int32_t exponent;
     uint32_t shift;   /* 0 .. 63; if 0, all rests are 0 */
-    uint32_t rounded; /* 1: some sums have more than 53 digits, so their distances may be rounded */
+    uint32_t rounded; /* 1: some sums have more than 53 binary digits, so their distances may be rounded */
     uint32_t reserved;
 };
 
 /* Convert `count` consecutive cost tables of bits x 2 numbers (row-major, any alignment). The unit is the highest power
- * of two of which all costs are multiples. WH_SPAN: let every |cost| be below 2^x and the unit 2^y; then
- * x - y + 1 + ceil(log2(bits)) exceeds 126. This cannot happen if the largest |cost| is at most 2^60 times the smallest
- * that is not 0. If both costs of a bit are equal, its optimum, delta and rest are 0.
+ * of two of which all costs are multiples. A table whose costs span too many digits fails with WH_SPAN: if 2^x is the
+ * smallest power of two above every |cost| and 2^y is the unit, x - y + 1 + ceil(log2(bits)) must be at most 126.
+ * WH_SPAN cannot happen if the largest |cost| is at most 2^60 times the smallest that is not 0. If both costs of a bit
+ * are equal, its optimum, delta and rest are 0.
  *   type    enum wh_number
  *   optima  out: count x ceil(bits / 8) bytes
  *   deltas  out: count x bits
@@ -116,8 +117,10 @@ struct wh_scale {
 int wh_costs_of_tables(const void *tables, uint32_t type, uint32_t bits, size_t count, uint8_t *optima,
                        uint64_t *deltas, uint64_t *rests, struct wh_scale *scales, size_t *failed);
 
-/* The same for queries given as a code (ceil(bits / 8) bytes) and one weight per bit: the cost of a mismatch in that
- * bit, possibly negative. The result is that of the cost table in which a match costs 0 and a mismatch its weight.
+/* Convert the costs of `count` queries that are given as a code (ceil(bits / 8) bytes) and one weight per bit. A weight
+ * is the cost of a mismatch in that bit; it may be negative. The result is the same as for the cost table in which a
+ * match costs 0, and a mismatch costs the weight of its bit. Other parameters and failures: those of
+ * wh_costs_of_tables.
  *   shared_code     1: `codes` holds one code, shared by all queries
  *   shared_weights  1: `weights` holds one row, shared by all queries */
 int wh_costs_of_weights(const uint8_t *codes, int shared_code, const void *weights, int shared_weights, uint32_t type,
@@ -126,8 +129,8 @@ int wh_costs_of_weights(const uint8_t *codes, int shared_code, const void *weigh
 
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  *
- * The head of index/arrays.h describes the byte layout of each array. Any alignment works. WH_BLOCKS is read fastest if
- * it starts on a cache line (64 bytes).
+ * The head of index/arrays.h describes the byte layout of each array. They may have any alignment.
+ * WH_BLOCKS is read fastest if it starts on a cache line (64 bytes).
  */
 
 enum wh_array {
@@ -262,8 +265,8 @@ struct wh_part {
 /* Where a search starts. */
 enum wh_after {
     WH_BEGINNING = 0,      /* at the first hit */
-    WH_AFTER_DISTANCE = 1, /* after the hit (after_distance, after_id). If the query's distances are rounded, that does
-                              not tell its position: all other hits with this distance are returned again */
+    WH_AFTER_DISTANCE = 1, /* after the hit (after_distance, after_id). If the query's distances are rounded, this does
+                              not determine its position, so all other hits with this distance are returned again */
     WH_AFTER_SUM = 2       /* after the hit (after_sum, after_id) in the total order */
 };
 
@@ -290,7 +293,7 @@ void wh_searches_fill(struct wh_search *searches, size_t count, uint32_t bits, c
 
 /* Why wh_cursor_next returned. */
 enum wh_stop {
-    WH_MORE = 0,      /* `capacity` hits, or at least one if eager; there may be more */
+    WH_MORE = 0,      /* returned `capacity` hits, or at least one if eager; there may be more */
     WH_EXHAUSTED = 1, /* all hits within k and radius have been returned */
     WH_BUDGET = 2,    /* the budget of this call is used up; call again to continue */
     WH_CANCELLED = 3  /* wh_cursor_cancel was called */
@@ -306,7 +309,7 @@ struct wh_budget {
 struct wh_stats {
     uint32_t plan;     /* WH_PROBE or WH_SWEEP: the current or last plan of the first part */
     uint32_t switched; /* 1: changed from probe to sweep */
-    uint32_t rounds;   /* largest number of passes over a part; above 1 only if k is unlimited or exceeds 65,536 */
+    uint32_t rounds;   /* largest number of rounds in a part; above 1 only if k is unlimited or exceeds 65,536 */
     uint32_t reserved;
     uint64_t buckets;          /* buckets probed, empty ones included */
     uint64_t buckets_nonempty; /* buckets probed that were not empty */
@@ -318,8 +321,9 @@ struct wh_stats {
 };
 
 /* Open a cursor. Indexes, planners and `dead` are borrowed until the cursor is closed; `dead` must not change.
- * Memory of a cursor: up to 700 KiB for the query's tables; per part 24 bytes x min(k, n, 65536), as many again while it
- * is swept, and while it is probed up to 32 MiB for queues (usually a few KiB). wh_cursor_close frees all of it.
+ * Memory of a cursor: up to 700 KiB for the query's tables. In addition, each part takes 24 bytes x min(k, n, 65536)
+ * for hits. While a part is swept, it takes about as much again. While a part is probed, its queues take up to 32 MiB,
+ * but usually a few KiB. wh_cursor_close frees all memory.
  * Failures: WH_ARGUMENT, WH_NO_TABLES, WH_MEMORY. */
 int wh_cursor_open(const struct wh_part *parts, size_t count, const struct wh_search *search, wh_cursor **cursor);
 void wh_cursor_close(wh_cursor *cursor); /* NULL is allowed */
@@ -338,7 +342,8 @@ int wh_cursor_next(wh_cursor *cursor, size_t capacity, const struct wh_budget *b
  * they are the best guess at the rest of the answer. Does not change the cursor. Failures: WH_MEMORY. */
 int wh_cursor_guess(const wh_cursor *cursor, size_t capacity, uint64_t *ids, double *distances, size_t *count);
 
-/* A lower bound on the distances, as returned, of all items that have yet to be returned. +infinity: there are none. */
+/* A lower bound on the distances of all items that have yet to be returned. It is rounded like these distances.
+ * +infinity if there are no such items. */
 double wh_cursor_bound(const wh_cursor *cursor);
 
 /* Make a running or later wh_cursor_next return WH_CANCELLED soon (well under a millisecond). This is the only function

@@ -6,7 +6,7 @@
  *       ...                                   /                                        else next table, next round
  *
  * Why the bounds hold. Let u be a code that has not been found. No table i has probed u's substring i. Queues are in
- * order of cost, so that substring costs at least f(s^_i), the next cost in queue i. Therefore
+ * order of cost, so this substring costs at least f(s^_i), the next cost in queue i. Therefore
  *
  *     g(u) >= sum f(s^_i)      Eqn. 10 and 11: one sum, checked once per round or after every bucket
  *          >= sum f(s_i)       Eqn. 16: the substrings probed last
@@ -15,9 +15,9 @@
  * as u. Eqn. 15 changes only the order of the tables within a round.
  *
  * PQTable's own rule: let v be a code found in all m tables. All of its substrings were probed, each at a cost of at
- * most f(s_i), so g(v) <= sum f(s_i) <= g(u). A root no farther than v therefore proves the same. The rule is also
- * checked within a bucket of table i. The rest of the bucket may contain u. Then u's substring i costs f(s_i), so
- * sum f(s_i) <= g(u) still holds.
+ * most f(s_i), so g(v) <= sum f(s_i) <= g(u). So if the root is no farther than v, every code in the heap is at least
+ * as near as u. The rule is also checked within a bucket of table i, when the rest of the bucket may still contain u.
+ * Then u's substring i costs f(s_i), so sum f(s_i) <= g(u) still holds.
  *
  * With one merged table for all substrings, table t's key may lead to a code because another of the code's substrings
  * equals that key. This does not count as an appearance in table t.
@@ -93,13 +93,14 @@ static int search_start(struct search *search, const struct lab_costs *costs, si
     return status;
 }
 
-/* f(s^_i) - f(s_i) of a table whose probe of this round has been taken. A table that has ended sorts last. */
+/* f(s^_i) - f(s_i) of a table whose key for this round has been taken from its queue. A table whose queue has ended
+ * sorts last. */
 static uint64_t gain(const struct search *search, uint32_t t) {
     const struct lab_sequence *sequence = &search->sequences[t];
     return lab_sequence_ended(sequence) ? UINT64_MAX : lab_sequence_top(sequence) - search->taken[t].cost;
 }
 
-/* Eqn. 15: take the probes of all tables for this round in advance, and order the tables by ascending gain. */
+/* Eqn. 15: take the keys of all tables for this round in advance, and order the tables by ascending gain. */
 static int plan_sorted_round(struct search *search) {
     for (uint32_t t = 0; t < search->index->tables; t++) {
         int status = lab_sequence_next(&search->sequences[t], &search->taken[t]);

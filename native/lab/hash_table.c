@@ -38,8 +38,8 @@ static uint32_t distinct_keys(const lab_index *index, size_t row, uint32_t first
 static int build_table(const lab_index *index, uint32_t first, uint32_t last, struct lab_table *table) {
     uint32_t keys[LAB_MAX_BITS];
     size_t buckets = (size_t)1 << lab_substring_bits(index, first);
-    /* One entry more than needed. While rows are placed, starts[key + 1] is the position of the next row of bucket
-     * `key`. When all rows are placed, that is where bucket key + 1 starts. */
+    /* `starts` has one entry more than needed. While rows are placed, starts[key + 1] is the position of the next row
+     * of bucket `key`. Once all rows are placed, this position is where bucket key + 1 starts. */
     uint32_t *starts = table->starts = calloc(buckets + 2, sizeof *starts);
     if (!starts) return LAB_MEMORY;
     for (size_t row = 0; row < index->n; row++) {

@@ -20,8 +20,8 @@
  * where it differs from h. All arithmetic is therefore exact. Since h need not be the query's own code, a mismatch with
  * the query may be cheaper than a match.
  *
- * Counts. These rules reproduce the paper's tables. Buckets: all look-ups count, also of empty buckets. If several
- * substrings look up the same key in the merged table, each look-up counts. Candidates: distinct codes found.
+ * Counts. These rules reproduce the paper's tables. Buckets: every look-up counts, even that of an empty bucket. If
+ * several substrings look up the same key in the merged table, each look-up counts. Candidates: distinct codes found.
  *
  * Ties. As in the paper, a search stops as soon as the k-th distance is at most the bound. If several codes are at
  * exactly the k-th distance, the order of probing decides which of them are returned. The returned distances are exact.
@@ -75,11 +75,11 @@ void lab_index_storage(const lab_index *index, struct lab_storage *storage);
 
 struct lab_usage {
     uint64_t all; /* |T_all|: bucket indices that are non-empty in at least one of the m tables */
-    uint64_t one; /* |T_one|: bucket indices that are non-empty in exactly one */
+    uint64_t one; /* |T_one|: bucket indices that are non-empty in exactly one table */
 };
 
 /* The paper's Table I: how many bucket indices are used by all m tables together, and how many by one table only. The
- * same for both layouts. Thread-safe.
+ * numbers are the same for both layouts. Thread-safe.
  * Failures: LAB_MEMORY. */
 int lab_index_usage(const lab_index *index, struct lab_usage *usage);
 
@@ -116,9 +116,10 @@ enum lab_criterion {
     LAB_EQN10 = 0,      /* g(r) <= sum f(s^_i), checked once per round over all tables */
     LAB_EQN11 = 1,      /* the same bound, checked after every bucket: FSWBC */
     LAB_EQN15 = 2,      /* Eqn. 11 with each round's tables sorted by f(s^_i) - f(s_i): FSWBC_sort */
-    LAB_EQN16 = 3,      /* g(r) <= sum f(s_i), the paper's formula for PQTable's rule, after every bucket */
-    LAB_APPEARANCES = 4 /* PQTable's own rule: some code was found in all m tables, and k codes found are no farther
-                           than it. Checked after every candidate. The paper's tables show PQTable with this rule */
+    LAB_EQN16 = 3,      /* g(r) <= sum f(s_i), checked after every bucket: the paper's formula for PQTable's rule */
+    LAB_APPEARANCES = 4 /* PQTable's own rule: some code v was found in all m tables, and k of the codes found are no
+                           farther than v. Checked after every candidate. The paper's tables show PQTable with this
+                           rule */
 };
 
 /* FSWBC (Alg. 1 and 2); on a LAB_SINGLE index this is FSWBC_single. Exact under every criterion.
@@ -136,23 +137,23 @@ int lab_mih_binary(const lab_index *index, const uint8_t *codes, size_t count, s
 
 /* The codes that MIH_weight ranks. */
 enum lab_pool {
-    LAB_KEPT = 0, /* what multi-index hashing keeps: the first k codes found at each Hamming distance. Reproduces the
-                     paper's accuracy */
+    LAB_KEPT = 0, /* the codes that multi-index hashing keeps: the first k found at each Hamming distance. This
+                     reproduces the paper's accuracy */
     LAB_MET = 1   /* every candidate: slower and more accurate than the paper */
 };
 
-/* MIH_weight: searches like MIH_binary, and then ranks the pool by weighted distance. Not exact: it misses near codes
- * whose Hamming distance is large. codes: costs->count packed query codes.
+/* MIH_weight: searches like MIH_binary, and then ranks the codes of a pool by weighted distance. Not exact: it misses
+ * near codes whose Hamming distance is large. codes: costs->count packed query codes.
  * Other failures: LAB_ARGUMENT for an unknown pool. */
 int lab_mih_weight(const lab_index *index, const uint8_t *codes, const struct lab_costs *costs, size_t k,
                    enum lab_pool pool, struct lab_answers *answers);
 
 /* -- Probing order ----------------------------------------------------------------------------------------------- */
 
-/* Apply Operations 1 and 2 (Sec. III.B) to `changed` and write the results in this order. Bit r of `changed` is set if
- * the bit with the r-th smallest delta differs from h (r counts from 0). Returns the number of results, usually 2. It
- * is 1 if `changed` is 0, because only Operation 1 applies. It is 0 if the most expensive of the `bits` bits is already
- * changed. Thread-safe, cannot fail. */
+/* Apply Operations 1 and 2 (Sec. III.B) to `changed`, and write both results to `successors`. Bit r of `changed` is set
+ * if the bit with the r-th smallest delta differs from h (r counts from 0). Returns the number of results, usually 2.
+ * It is 1 if `changed` is 0, because only Operation 1 applies. It is 0 if the most expensive of the `bits` bits is
+ * already changed. Thread-safe, cannot fail. */
 uint32_t lab_successors(uint32_t changed, uint32_t bits, uint32_t successors[2]);
 
 enum lab_generator {

@@ -1,8 +1,8 @@
 /* Multi-index hashing by Hamming distance, MIH_binary, and its re-ranked variant, MIH_weight (Sec. V.B).
  *
- * The query q is cut like the codes. The radius s grows from 0, and for each radius the tables take turns. Table t
- * probes all buckets whose key differs from substring t of q in exactly s bits. A distance d is settled once all codes
- * at that distance have been found:
+ * The query q is cut into substrings like the codes. The radius s grows from 0, and for each radius the tables take
+ * turns. Table t probes all buckets whose key differs from substring t of q in exactly s bits. A distance d is settled
+ * once all codes at that distance have been found:
  *
  *     radius 0: table 0, table 1, ..., m - 1       radius 1: table 0, table 1, ...
  *     settled:   d = 0    d = 1       d = m - 1              d = m    d = m + 1
@@ -135,7 +135,7 @@ static int search_run(struct search *search, const uint8_t *code) {
     lab_visits_clear(&search->visits);
     search->buckets = 0;
     for (uint32_t d = 0; d <= search->index->bits; d++) search->kept[d].size = 0;
-    /* Ends before d exceeds `bits`: by then all n >= k codes are settled. */
+    /* The loop ends before d exceeds `bits`, because all n >= k codes are settled by then. */
     for (uint32_t d = 0; settled < search->k; d++) {
         int status = probe_shell(search, code, d % tables, d / tables);
         if (status != LAB_OK) return status;

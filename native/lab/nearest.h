@@ -22,7 +22,8 @@ void lab_nearest_free(struct lab_nearest *nearest);
 
 static inline bool lab_nearest_full(const struct lab_nearest *nearest) { return nearest->size == nearest->capacity; }
 
-/* Whether the heap is full and its worst hit r has g(r) <= bound: a code that costs `bound` or more is not nearer. */
+/* Whether the heap is full and its worst hit r has g(r) <= bound. Then no code that costs `bound` or more is nearer
+ * than a kept hit. */
 static inline bool lab_nearest_within(const struct lab_nearest *nearest, uint64_t bound) {
     return lab_nearest_full(nearest) && (nearest->capacity == 0 || nearest->heap[0].distance <= bound);
 }
@@ -30,14 +31,15 @@ static inline bool lab_nearest_within(const struct lab_nearest *nearest, uint64_
 /* Add a hit if it is among the k best. If the heap is full, drop the worst hit. Precondition: capacity > 0. */
 void lab_nearest_keep(struct lab_nearest *nearest, struct lab_hit hit);
 
-/* The same for a candidate. Inline, because nearly all candidates are too far and end here. */
+/* Add a candidate if it is among the k best. This function is inline, because nearly all candidates are too far and are
+ * rejected here. */
 static inline void lab_nearest_offer(struct lab_nearest *nearest, uint64_t distance, uint32_t id) {
     if (lab_nearest_full(nearest) && (nearest->capacity == 0 || distance > nearest->heap[0].distance)) return;
     lab_nearest_keep(nearest, (struct lab_hit){distance, id});
 }
 
-/* Write the kept hits, in order of (distance, id), as the answer to query number `query` of a batch with this k, and
- * clear the heap. */
+/* Write the kept hits in order of (distance, id), and clear the heap. `query` is the number of the query in its batch,
+ * and k is the k of the batch. */
 void lab_nearest_emit(struct lab_nearest *nearest, struct lab_answers *answers, size_t query, size_t k);
 
 #endif

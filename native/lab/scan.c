@@ -4,7 +4,7 @@
 #include "nearest.h"
 #include "weigher.h"
 
-/* Inlined with constant code_bytes below, so that the loop is unrolled for common lengths. */
+/* Inlined below with a constant code_bytes, so that the loop is unrolled for common lengths. */
 static inline void scan_rows(const lab_index *index, const struct lab_weigher *weigher, size_t code_bytes,
                              struct lab_nearest *nearest) {
     for (size_t row = 0; row < index->n; row++) {

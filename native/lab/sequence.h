@@ -3,7 +3,7 @@
 /* A probing sequence: all codes of one substring, each exactly once, in order of nondecreasing cost.
  *
  * Two generators produce the same sequence up to ties: lab_flips_* (fswbc.c) and lab_parts_* (pqtable.c). In both, the
- * cheapest code not probed yet is on top of the frontier.
+ * top of the frontier is the cheapest code that has not been probed.
  */
 #include "frontier.h"
 
@@ -35,7 +35,7 @@ struct lab_sequence {
     struct lab_parts *parts;                   /* NULL: the generator is lab_flips_* */
 };
 
-/* Prepare for sequences of `bits` bits. Failures: LAB_MEMORY; call lab_sequence_free even after a failure. */
+/* Prepare for substrings of `bits` bits. Failures: LAB_MEMORY; call lab_sequence_free even after a failure. */
 int lab_sequence_init(struct lab_sequence *sequence, uint32_t bits, enum lab_generator generator);
 void lab_sequence_free(struct lab_sequence *sequence);
 

@@ -4,7 +4,8 @@
  *
  *     T_all = T_1 u ... u T_m = every key whose entry is not 0
  *
- * Computed from the codes instead of the tables: the merged table does not store which substring a row came from.
+ * The numbers are computed from the codes, not from the tables, because the merged table does not store which substring
+ * a row came from.
  */
 #include "hash_table.h"
 

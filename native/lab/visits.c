@@ -1,6 +1,7 @@
-/* The set of rows found, as in the paper's systems: one bit per row, all cleared before each query. (With a billion
- * rows, clearing accounts for the constant 8 ms in the paper's Table VII.) LAB_APPEARANCES also counts in how many
- * tables each row was found. These counters take 16 bits per row; only those that the last query used are reset.
+/* The set of rows found, as in the paper's systems. It has one bit per row; all bits are cleared before each query.
+ * (With a billion rows, clearing accounts for the constant 8 ms in the paper's Table VII.) LAB_APPEARANCES also counts
+ * in how many tables each row was found. These counters take 16 bits per row; only those that the last query used are
+ * reset.
  */
 #include "visits.h"
 

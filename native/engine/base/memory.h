@@ -21,8 +21,8 @@ void *wh_test_aligned_alloc(size_t align, size_t size);
 #endif
 #define wh_free free
 
-/* Allocate a zeroed array. It starts on a cache line, so that each plane of a block is one line; a large array starts
- * on a huge page. Returns NULL if memory is short. Free it with wh_free. */
+/* Allocate a zeroed array. It starts on a cache line, so that each plane of a block is one cache line. A large array
+ * starts on a huge page. Returns NULL if memory is short. Free it with wh_free. */
 void *memory_array(uint64_t size);
 
 #endif

@@ -1,6 +1,6 @@
 #ifndef WHAMMING_WIDE_H
 #define WHAMMING_WIDE_H
-/* 128-bit integers, in which the sums of a query's costs are exact. */
+/* 128-bit integers, which hold the exact sums of a query's costs. */
 #include "whamming.h"
 
 __extension__ typedef unsigned __int128 wide;

@@ -8,7 +8,7 @@ void substrings_fill(struct substring *substring, const struct meta *meta) {
     uint64_t place = 0;
     for (uint32_t t = 0; t < m; t++) {
         uint32_t length = meta->covered / m + (t < meta->covered % m);
-        uint32_t longest = meta->layout == WH_SINGLE ? substring[0].length : length; /* of this directory's keys */
+        uint32_t longest = meta->layout == WH_SINGLE ? substring[0].length : length; /* key of this directory */
         if (t == 0) longest = length;
         uint32_t d = longest < meta->directory_bits ? longest : meta->directory_bits;
         substring[t] = (struct substring){.first = first, .length = length, .directory_bits = d, .directory = place};

@@ -18,8 +18,8 @@
  *   IDS        id_bytes (0, 4 or 8) per code, row by row, increasing within a row; 0: each id equals its row
  *   GROUPS     uint32 start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x r). Multi: by table, then by bucket. Single: by bucket, then by table. Within such a
- *              group, rows increase
+ *   POSTINGS   uint32 row x (m x r). Multi: by table, then by bucket. Single: by bucket, then by table. Rows increase
+ *              within a bucket of a table
  *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 zero bytes
  *
  * Substrings. The first c (`covered`) bits of the code are cut into m substrings of consecutive bits. The first (c mod
@@ -28,16 +28,16 @@
  *
  * Buckets. A key of at most directory_bits bits is its own bucket number. A longer key is hashed to directory_bits
  * bits, so that no table needs a directory of 2^32 entries. Different keys may then share a bucket. A search compares
- * all rows of the bucket, but takes only those whose key is the one that it probes. A directory has 2^d buckets, where
- * d is the smaller of directory_bits and the length of the directory's longest key. It says where the postings of table
- * t in bucket i start and end:
+ * all rows of a bucket, but accepts only rows that have the probed key. A directory has 2^d buckets, where d is the
+ * smaller of directory_bits and the length of the directory's longest key. It says where the postings of table t in
+ * bucket i start and end:
  *
  *   multi, per table:     uint32 offset[2^d + 1]: t x r + [offset[i], offset[i + 1])
  *   single, wide:         uint32 offset[2^d x m + 1]: [offset[i x m + t], offset[i x m + t + 1])
  *   single, narrow:       per bucket uint32 base, uint16 end[m], padded to 4 bytes: base + [end[t - 1], end[t]), where
  *                         end[-1] = 0
  *
- * The single table is that of the paper's section IV.B: one directory for all substrings. Unlike in the paper, each
+ * The single layout is that of the paper's section IV.B: one directory for all substrings. Unlike in the paper, each
  * bucket groups its postings by table, so that a probe for table t finds only rows whose t-th substring is the key.
  */
 #include "whamming.h"
@@ -58,7 +58,7 @@ struct meta {
     uint32_t reordered;
     uint32_t id_bytes;
     uint32_t directory_bits;
-    uint32_t narrow; /* 1: the single directory's narrow form */
+    uint32_t narrow; /* 1: the single directory has the narrow form */
     uint32_t check;  /* meta_check() of the whole META array */
 };
 
@@ -131,10 +131,11 @@ static inline size_t record_bytes_of(const struct meta *meta) {
     return meta->layout == WH_SINGLE ? 4 * (size_t)meta->tables : 4;
 }
 
-/* A checksum of META, computed with `check` as zero. META has one because every search depends on each field. */
+/* A checksum of META, computed as if `check` were 0. META has a checksum because every search depends on all of its
+ * fields. */
 uint32_t meta_check(const uint8_t *meta, size_t size);
 
-/* The exact size of each array in bytes; used to build and to open an index. */
+/* The exact size of each array in bytes. Building and opening an index use it. */
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]);
 
 /* The address of the id at a place. Not for id_bytes = 0. */

@@ -38,8 +38,8 @@ static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
     return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
 }
 
-/* Transpose 128 codes into planes. Byte `lane` of a plane has a nibble of code `lane` and, in its high half, one of
- * code `lane + 64`. */
+/* Transpose 128 codes into planes. The low nibble of byte `lane` of a plane comes from code `lane`, and the high nibble
+ * from code `lane + 64`. */
 static void fill_block(void *context, size_t block, uint32_t worker) {
     struct build *b = context;
     (void)worker;
@@ -59,7 +59,7 @@ static void fill_block(void *context, size_t block, uint32_t worker) {
     }
 }
 
-/* Whether a loop over rows must end, because the build was cancelled. Looks at the flag now and then. */
+/* Whether a loop over rows must end because the build was cancelled. Reads the flag once per 65,536 rows. */
 static int must_stop(const struct build *b, uint64_t row) { return row % 65536 == 0 && is_cancelled(b->cancel); }
 
 /* Count the keys of table t into offset[bucket x stride + 1], ready for prefix sums. */
@@ -196,8 +196,8 @@ static void write_ids(struct build *b, const uint64_t *ids, const struct distinc
     }
 }
 
-/* Count the ones of each bit in `rows` codes, `step` codes apart. A word holds eight counters of a byte each, which are
- * added to `ones` after every 255 codes. */
+/* Count the ones of each bit in `rows` codes, `step` codes apart. A word holds eight counters of one byte each. They
+ * are added to `ones` after every 255 codes, before they can overflow. */
 static void count_set_bits(const uint8_t *codes, size_t bytes, size_t step, size_t rows, uint32_t *ones) {
     uint64_t counters[WH_MAX_BITS / 8];
     for (size_t first = 0; first < rows; first += UINT8_MAX) {
@@ -245,7 +245,7 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
     for (int i = 0; i < 3; i++)
         if (!(scratch[i] = wh_malloc(sizeof **scratch * (size_t)(rows + 1)))) return WH_MEMORY;
     uint32_t *order = scratch[0], *row_of = scratch[1], *next = scratch[2];
-    for (uint64_t row = 0, end; row < rows; row = end) { /* consecutive codes are copied at once */
+    for (uint64_t row = 0, end; row < rows; row = end) { /* copy each run of consecutive codes at once */
         for (end = row + 1; end < rows && distinct->first[end] == distinct->first[end - 1] + 1;) end++;
         memcpy(b->data[WH_CODES] + row * bytes, codes + distinct->first[row] * bytes, (size_t)((end - row) * bytes));
     }

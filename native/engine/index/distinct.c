@@ -14,7 +14,7 @@
 
 enum { EMPTY = 0xFFFFFFFF };
 
-/* A multiply-and-fold hash of 8 bytes at a time; the last byte is masked. */
+/* A multiply-and-fold hash that takes 8 bytes at a time. The last byte is masked. */
 static uint64_t hash(const uint8_t *code, size_t bytes, uint8_t last_mask) {
     uint64_t h = bytes;
     for (size_t at = 0; at < bytes; at += 8) {

@@ -1,4 +1,4 @@
-/* Looking up ids: a search through the places sorted by id.
+/* Looking up ids: searches in `order`, the list of all places by increasing id.
  *
  * Each search starts at the result of the previous one. From the difference between its id and the previous id, it
  * guesses how far ahead its result is, as if the ids of the index were evenly spaced. It corrects the guess in steps

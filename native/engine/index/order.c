@@ -4,10 +4,11 @@
  * the limit, and similar codes exceed it together. With compact buckets, the probe looks up the code of each row of a
  * bucket, and these rows are then close to each other.
  *
- * The codes are split on single bits, as in a k-d tree. Among the bits that divide a node most evenly, choose the one
- * that predicts the other bits best. This is the bit with the largest sum of squared covariances with the other bits,
- * divided by its own variance; both are estimated from a sample. Move the zeros before the ones and repeat in both
- * halves, until a node is no larger than a leaf.
+ * The codes are split on single bits, as in a k-d tree. A node is a range of codes. Among the bits that divide a node
+ * most evenly, the one that predicts the other bits best is chosen. This is the bit with the largest sum of squared
+ * covariances with the other bits, divided by its own variance; both are estimated from a sample. The codes in which
+ * this bit is 0 are moved before those in which it is 1. Both halves are split in the same way, until a node is no
+ * larger than a leaf.
  *
  *            bit 17                     codes: | 17=0,3=0 | 17=0,3=1 | 17=1,40=0 | 17=1,40=1 |
  *           0/    \1                                        \________/
@@ -22,13 +23,13 @@
 enum {
     /* Nodes of at most this many codes are not split. Smaller than a block, because a block may begin within a node. */
     LEAF = 32,
-    /* Nodes of at least this many codes are large: their bit is chosen with more care (the next three), because there
-     * are few of them and their splits matter most. */
+    /* Nodes of at least this many codes are large: their bits are chosen with more care (see the next three constants),
+     * because there are few of them and their splits matter most. */
     LARGE = 4096,
     SAMPLE = 256,    /* codes in the sample */
     CHOICES = 24,    /* bits to choose from: those that divide the node most evenly */
     WITNESSES = 128, /* bits, evenly spaced, to compute covariances with; rounding may nearly double their number */
-    /* The same for nodes that are not large. */
+    /* The same constants for nodes that are not large. */
     SMALL_SAMPLE = 64,
     SMALL_CHOICES = 8,
     SMALL_WITNESSES = 64,
@@ -162,7 +163,8 @@ static void swap_rows(const struct ordering *o, size_t i, size_t j, struct scrat
     o->rows[j] = row;
 }
 
-/* Choose a bit and move its zeros before its ones. Returns the number of zeros; 0 if the node cannot be split. */
+/* Choose a bit, and move the codes in which it is 0 before those in which it is 1. Returns the number of codes in which
+ * it is 0. Returns 0 if the node cannot be split. */
 static size_t split(const struct ordering *o, struct node node, struct scratch *s) {
     int bit = choose_bit(o, node, s);
     if (bit < 0) return 0;

@@ -12,7 +12,7 @@ enum {
     MIN_PLANES = 2000,  /* sweeps of fewer planes are ignored */
     PRIOR_BUCKETS = 64, /* weight of the prior estimate, in buckets */
     MAX_BUCKETS = 4096, /* per class; above this, older observations lose weight */
-    TRIAL_INTERVAL = 32 /* every so many probes and sweeps, one is a trial; only trials often reach far buckets */
+    TRIAL_INTERVAL = 32 /* one in this many probes and sweeps is a trial, to learn about far buckets */
 };
 
 #define LEARNING_RATE 0.125 /* weight of one search in an estimate; a batch has a higher weight */

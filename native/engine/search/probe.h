@@ -5,7 +5,7 @@
  * Search module (section III.B). Each table enumerates its keys by increasing cost, with a priority queue. A key is
  * represented by the mask of the bits in which it differs from the substring's optimum, ranked by increasing delta:
  *
- *           mask, rank 0 first   1010    the highest changed rank is r = 2
+ *      mask, rank 0 first   1010    the highest changed rank is r = 2
  *      operation 1          1011    also change rank r + 1
  *      operation 2          1001    move the change from rank r to rank r + 1
  *

@@ -51,7 +51,6 @@ static void set_after(struct query *q, const struct wh_search *search) {
         int is_sum = below <= q->range && query_rounded(q, q->floor + (signed_wide)below) == search->after_distance;
         if (is_sum && search->scale.rounded) {
             /* Several sums may round to this distance: return their hits again, except the one with the given id. */
-
             q->skips = 1;
             q->skipped = position(q, sums_below(q, search->after_distance, 1) - 1, search->after_id);
             is_sum = 0;

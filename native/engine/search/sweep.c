@@ -9,27 +9,28 @@
 #include <math.h>
 
 enum {
-    ALL = 65535,     /* a threshold that every sum is within */
-    SPARE = 1024,    /* entries of the list besides those wanted */
-    FETCH_CODE = 12, /* entries ahead, while verifying */
-    FETCH_ROW = 6,
-    SAMPLE_AT = 16 /* blocks, until the threshold has fallen */
+    ALL = 65535,     /* the highest threshold: every sum is within it */
+    SPARE = 1024,    /* additional entries of the list */
+    FETCH_CODE = 12, /* while verifying: prefetch the code of the entry this far ahead */
+    FETCH_ROW = 6,   /* while verifying: prefetch the group or id of the entry this far ahead */
+    SAMPLE_AT = 16   /* blocks before the first sample; the threshold falls meanwhile */
 };
 
-/* The stages of choosing a mode. They are repeated, because the threshold falls. Only times depend on the choice. */
+/* The stages of choosing a mode. They are repeated, because the threshold falls. The choice affects how long a sweep
+ * takes, never its hits. */
 enum stage { CRUISE, SAMPLE, TIME_STREAM, TIME_SKIP };
 enum { SAMPLE_BLOCKS = 16, TIMED_BLOCKS = 32 };
 
-/* The largest sum that a code within the limit can have. Products err by a factor of at most 1 + 2^-52, also those that
- * the look-ups were computed from. */
+/* The largest sum that a code within the limit can have. The multiplications here and in quantise() err by a factor of
+ * at most 1 + 2^-52 each. The factor 1 + 2^-40 makes up for them. */
 static uint16_t limit_sum(const struct sweep *s, uint64_t limit) {
     if (limit >= NO_LIMIT) return ALL;
     double sum = s->exact ? (double)limit : (double)limit * s->scale * (1 + 0x1p-40) + 1;
     return sum >= ALL ? ALL : (uint16_t)sum;
 }
 
-/* The smallest sum that a code can have which is not certainly before the collector's first position. Each look-up takes
- * less than 1 from the scaled cost, unless it was capped. */
+/* A lower bound on the sums of the codes that come after the collector's `after`. Rounding takes less than 1 from each
+ * scaled cost. If costs were capped, nothing is known, so the bound is 0. */
 static uint16_t least_sum(const struct sweep *s, const struct collector *c) {
     if (!c->resumed || s->capped) return 0;
     double carry = (double)distance_carry(s->distance), steps = (double)c->after.steps * (1 - 0x1p-40) - carry;
@@ -37,7 +38,8 @@ static uint16_t least_sum(const struct sweep *s, const struct collector *c) {
     return sum <= 0 ? 0 : sum >= ALL ? ALL : (uint16_t)sum;
 }
 
-/* Choose the scale for the plane at the 90th percentile of the largest costs, and compute the look-ups. */
+/* Sort the planes by their largest cost. Choose the scale for the plane at the 90th percentile, and compute the
+ * look-ups. */
 static void quantise(struct sweep *s) {
     const uint64_t *nibble = s->distance->nibble;
     size_t planes = s->index->planes;
@@ -50,7 +52,7 @@ static void quantise(struct sweep *s) {
         for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
         most[at] = largest;
     }
-    size_t free = 0; /* planes without costs */
+    size_t free = 0; /* number of planes whose costs are all 0 */
     while (free < planes && most[free] == 0) free++;
     uint64_t typical = free < planes ? most[free + (planes - free) * 9 / 10] : 0;
     s->exact = most[planes - 1] <= SWEEP_LUT_MAX;
@@ -61,7 +63,8 @@ static void quantise(struct sweep *s) {
         quantise_nibble(nibble + p * 16, s->scale, SWEEP_LUT_MAX, s->mode[SWEEP_STREAM].lut + p * 16);
 }
 
-/* Order the groups for SWEEP_SKIP by decreasing expected cost of a code. A smaller last group stays the last. */
+/* Order the groups of planes for SWEEP_SKIP. The group that is expected to add most to the cost of a code comes first.
+ * If the last group is smaller than the others, it stays last. */
 static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
     const wh_index *index = s->index;
     size_t full = index->planes / SWEEP_GROUP;
@@ -115,7 +118,7 @@ void sweep_free(struct sweep *s) {
     s->allocated = s->prepared = NULL;
 }
 
-/* The number of entries at which to cut the list back. Early on, the threshold falls fast. */
+/* Set how long the list may get before it is cut back. */
 static void set_trigger(struct sweep *s) {
     size_t base = s->count > s->want ? s->count : s->want, most = s->room - WH_BLOCK_CODES;
     s->trigger = 2 * base + 2 * WH_BLOCK_CODES;
@@ -150,9 +153,11 @@ int sweep_start(struct sweep *s, const struct collector *c) {
     return WH_OK;
 }
 
-/* A sum that the n smallest of the list do not exceed, by a histogram of 256 bins: at most one bin too high. */
+/* A sum that at least n entries of the list do not exceed. A histogram of 256 bins finds it, so it may be too high, but
+ * by less than a bin. Precondition: the list has n entries. */
 static uint32_t about_nth_sum(const struct sweep *s, size_t n) {
-    uint32_t bins[2][257] = {{0}}, bin = 0, shift = 0; /* two histograms, since equal bins follow one another */
+    /* Two histograms take turns, because successive entries often fall into the same bin. */
+    uint32_t bins[2][257] = {{0}}, bin = 0, shift = 0;
     while (s->threshold >> shift > 255) shift++;
     for (size_t i = 0; i < s->count; i++)
         bins[i & 1][(s->sums[i] < s->threshold ? s->sums[i] : s->threshold) >> shift]++;
@@ -161,7 +166,7 @@ static uint32_t about_nth_sum(const struct sweep *s, size_t n) {
     return ((bin + 1) << shift) - 1;
 }
 
-/* Lower the threshold to what is known now, and drop the entries beyond it. */
+/* Cut the list back: lower the threshold as far as possible, and drop the entries that cannot be hits. */
 static void cut_back(struct sweep *s, const struct collector *c) {
     uint32_t threshold = limit_sum(s, c->limit), kept = 0;
     if (threshold > s->threshold) threshold = s->threshold;
@@ -179,7 +184,7 @@ static void cut_back(struct sweep *s, const struct collector *c) {
     set_trigger(s);
 }
 
-/* Sort the list by sum, by its low byte and then by its high byte. */
+/* Sort the list by sum: a radix sort by the low byte, then by the high byte. */
 static void sort(struct sweep *s) {
     for (int shift = 0; shift < 16; shift += 8) {
         size_t at[257] = {0};
@@ -223,7 +228,7 @@ static int verify(struct sweep *s, struct collector *c, uint64_t most) {
     for (; s->verified < s->count && most > 0; s->verified++, most--) {
         size_t i = s->verified;
         if (c->limit != limit) beyond = limit_sum(s, limit = c->limit);
-        if (s->sums[i] > beyond) { /* and so are all that follow */
+        if (s->sums[i] > beyond) { /* all further entries are beyond it, too */
             s->verified = s->count;
             return 1;
         }
@@ -236,7 +241,8 @@ static int verify(struct sweep *s, struct collector *c, uint64_t most) {
     return 1;
 }
 
-/* All listed codes have been verified after the last block: is anything missing? */
+/* Call this when all blocks have been swept and all listed codes verified. If a hit may be missing, it starts another
+ * pass. */
 static void end_pass(struct sweep *s, struct collector *c) {
     uint16_t needed = limit_sum(s, c->limit);
     if (needed <= s->threshold) {
@@ -250,13 +256,14 @@ static void end_pass(struct sweep *s, struct collector *c) {
     set_trigger(s);
 }
 
-/* Choose after which groups to check, given how many of the sampled blocks could be left after each: the one or two
- * checks with the lowest expected number of groups read. Returns 0 if no check pays. */
+/* Choose after which groups SWEEP_SKIP checks whether to leave a block. `left` says after which groups the sampled
+ * blocks could be left. Choose the one or two checks with which the fewest groups are expected to be read. Returns 0 if
+ * checks would not pay. */
 static int choose_checks(struct sweep *s) {
     const double price = 0.35;                   /* of a check, in groups */
-    const double most = (double)s->groups - 0.5; /* a check must save half a group at least */
+    const double most = (double)s->groups - 0.5; /* the checks must save at least half a group */
     size_t full = s->index->planes / SWEEP_GROUP, step = full / 32 + 1, first = 0, second = 0;
-    double best = most, gone = 0, stay[WH_MAX_BITS / 4 / SWEEP_GROUP]; /* share of blocks not left up to a group */
+    double best = most, gone = 0, stay[WH_MAX_BITS / 4 / SWEEP_GROUP]; /* per group: share of blocks not left by then */
     for (size_t g = 0; g < full; g++) stay[g] = 1 - (gone += s->left[g]) / SAMPLE_BLOCKS;
     for (size_t a = 0; a + 1 < full; a += step)
         for (size_t b = a; b + 1 < full; b += step) { /* a == b: one check */

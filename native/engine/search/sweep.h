@@ -3,31 +3,32 @@
 /* The sweep: an exact SIMD pass over all blocks (arrays.h), in memory order.
  *
  *      blocks, 128 codes at a time          list: row, sum             collector
- *      look up 16 costs per plane, add  ->  sums up to the threshold,  ->  exact distances
- *                                           which falls on the way         in order of sum
+ *      look up 16 costs per plane, add  ->  sums up to the threshold,  ->  exact distances,
+ *                                           which falls meanwhile          lowest sum first
  *
  * Sums. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
- * lower bound of its scaled distance. Most planes differ little in their largest cost, so the scale is chosen for these;
- * higher costs are capped, and the sum is still a lower bound.
+ * lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for these planes.
+ * Higher costs of other planes are capped; the sum is then still a lower bound.
  *
- * Selection. A pass compares no distances. It lists the codes whose sum is within a threshold. From time to time, the
- * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for what rounding takes away.
+ * Selection. A pass computes no distances. It lists the codes whose sum is within a threshold. From time to time, the
+ * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for the rounding, and codes
+ * beyond it are dropped.
  *
  * Verification. After the pass, the exact distances of the listed codes are computed in order of their sums, until a
- * sum is beyond the collector's limit. So about as many codes are verified as hits are wanted.
+ * sum is beyond the collector's limit. So not many more codes are verified than hits are wanted.
  *
- * Completeness. Every code with a sum within the threshold has been offered to the collector. A code within the
- * collector's limit has a sum of at most limit_sum(limit). If this is within the threshold, no hit is missing.
- * Otherwise there is another pass, with this sum as threshold. This is rare: when costs were capped, or if many of the
- * listed codes were dead or before the position that a search resumes after.
+ * Completeness. Every code with a sum within the threshold has been listed. A code within the collector's limit has a
+ * sum of at most limit_sum(limit). If this is within the threshold, no hit is missing. Otherwise there is another pass,
+ * with this sum as the threshold. That is rare. It can happen if costs were capped, or if many of the listed codes were
+ * dead or came before the position at which the search resumes.
  *
- * Modes. A pass either reads all planes in memory order, which suits the hardware, or begins with the planes that cost
- * most and leaves a block after some of them, if the partial sums of all its codes are beyond the threshold. Which one is
- * faster depends on the machine and on the query. So a pass tries both on a few blocks, from time to time, and goes on
- * with the faster one. Sums are the same in both.
+ * Modes. There are two ways to sweep a block. SWEEP_STREAM reads all planes in memory order, which suits the hardware.
+ * SWEEP_SKIP begins with the planes that are expected to cost most. It leaves the block early if the partial sums of
+ * all its codes are beyond the threshold. Which mode is faster depends on the machine and on the query. So from time to
+ * time, a pass tries both on a few blocks, and continues with the faster one. Both modes compute the same sums.
  *
- * A list that is full in spite of being cut back has many codes with equal sums. They are verified at once, which
- * gives the pass a limit, and the list starts again. So memory is bounded.
+ * If the list is full although it was cut back, many codes have equal sums. All listed codes are then verified at once.
+ * This gives the pass a limit, and the list starts again empty. So memory is bounded.
  */
 #include "search/collect.h"
 #include "search/distance.h"
@@ -43,7 +44,7 @@ struct sweep {
     const wh_index *index;
     const struct distance *distance;
     const struct kernels *kernels;
-    void *allocated; /* memory of all arrays below; NULL: not initialised yet */
+    void *allocated; /* memory of `rows` to `other_sums` below; NULL before the first pass */
     /* Per mode: how the planes are visited. */
     struct {
         uint8_t *lut;
@@ -51,8 +52,8 @@ struct sweep {
         uint8_t *check;
     } mode[SWEEP_MODES];
     size_t groups;
-    void *prepared;   /* memory of these arrays; NULL: not initialised yet */
-    uint32_t *left;   /* per group: blocks left after it, while sampling */
+    void *prepared;   /* memory of the arrays of `mode` and of `left`; NULL: not initialised yet */
+    uint32_t *left;   /* per group, while sampling: how many blocks were left after it */
     int best;         /* the faster mode, as far as known */
     int stage;        /* enum stage in sweep.c */
     size_t stage_end; /* the block at which the next stage begins */
@@ -61,16 +62,16 @@ struct sweep {
     int exact;       /* 1: the scale is 1 and no cost was capped, so sums are distances in steps */
     int capped;      /* 1: some costs were capped */
     uint16_t margin; /* added to the k-th smallest sum */
-    uint16_t least;  /* codes with smaller sums are before the first position */
+    uint16_t least;  /* codes with smaller sums come before the position at which the search resumes */
 
     size_t next;        /* the next block */
     uint16_t threshold; /* larger sums are not listed */
     int fixed;          /* 1: the threshold follows the collector's limit only */
-    size_t want;        /* how many codes to list at least */
+    size_t want;        /* how many codes to keep when the list is cut back, at least */
     size_t room;        /* entries of the arrays below */
-    size_t trigger;     /* cut the list back when it has this many entries */
+    size_t trigger;     /* cut the list back when it has more entries */
     size_t count;
-    size_t verified; /* while verifying: entries done */
+    size_t verified; /* while verifying: number of entries verified */
     int verifying;
     int done; /* 1: all hits have been offered */
     uint32_t *rows, *other_rows;
@@ -78,8 +79,7 @@ struct sweep {
     struct wh_stats counts; /* blocks, planes, candidates, verified */
 };
 
-/* Prepare for one query that collects up to `want` hits at a time. Returns a wh_status (WH_MEMORY); sweep_free is safe
- * on a zeroed or failed struct. */
+/* Prepare for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
 int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels *kernels,
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
@@ -88,11 +88,11 @@ void sweep_free(struct sweep *sweep);
 int sweep_start(struct sweep *sweep, const struct collector *collector);
 
 /* Sweep the blocks from sweep->next up to `last`, or until about `most` codes have been compared exactly. After the
- * last block, offer the codes within the limit. Sets sweep->done when all have been offered. Otherwise, sweep->next may
- * have gone back to 0, for another pass. Returns a wh_status (WH_CORRUPT). */
+ * last block of the index, offer the listed codes that are within the limit. Sets sweep->done when no hit can be
+ * missing. If one could be, sets sweep->next to 0, for another pass. Returns a wh_status (WH_CORRUPT). */
 int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most);
 
-/* Offer what has been listed so far to a copy of the collector, for a guess. Returns a wh_status (WH_CORRUPT). */
+/* Offer the codes listed so far to a copy of the collector, for wh_cursor_guess. Returns a wh_status (WH_CORRUPT). */
 int sweep_guess(const struct sweep *sweep, struct collector *copy);
 
 #endif

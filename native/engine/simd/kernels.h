@@ -1,32 +1,38 @@
 #ifndef WHAMMING_KERNELS_H
 #define WHAMMING_KERNELS_H
-/* The inner loops of sieve and sweep. kernels_*.c compile them per instruction set; simd.c selects one at run time. */
+/* The inner loops of the sieve and the sweep. Each kernels_*.c compiles them for one instruction set. simd.c selects a
+ * set at run time. */
 #include <stddef.h>
 #include <stdint.h>
 
 enum { SIEVE_CODES = 64 /* codes per call of the sieve kernel */ };
 
-/* One call of the sweep kernel: blocks [first, last), or fewer if the rows of one more block might not fit. */
+/* Arguments and results of one call of the sweep kernel. It sweeps the blocks [first, last). It stops earlier if the
+ * results of one more block might not fit. */
 struct sweep_job {
     const uint8_t *blocks;
     size_t planes;
     const uint32_t *order; /* byte offset in the block of each group of SWEEP_GROUP planes, in visiting order. A smaller
                               group comes last */
     const uint8_t *lut;    /* 16 bytes per plane, in visiting order, each at most SWEEP_LUT_MAX */
-    const uint8_t *check;  /* per group: 1: leave the block after this group if all sums are above the threshold */
-    uint32_t *left;        /* per group: how many blocks were left there; counted up */
+    const uint8_t *check;  /* per group: 1 to leave the block after it if all sums are above the threshold by then */
+    uint32_t *left;        /* per group: incremented for each block that was left after it */
     size_t first, last;
     uint16_t threshold; /* rows with larger sums are not returned */
-    uint32_t *rows;     /* this and `sums`: appended from `count` on, at most `room` in all */
+    uint32_t *rows;     /* results are appended to `rows` and `sums`: `count` entries, space for `room` */
     uint16_t *sums;
     size_t count, room;
-    uint64_t planes_read; /* counted up */
+    uint64_t planes_read; /* increased by the number of planes read */
 };
 
-enum { SWEEP_GROUP = 4, SWEEP_LUT_MAX = 63 /* SWEEP_GROUP look-ups fit a byte, and 1024 fit 16 bits */ };
+enum {
+    SWEEP_GROUP = 4,
+    SWEEP_LUT_MAX = 63 /* the sum of SWEEP_GROUP look-ups fits a byte, that of 1024 fits 16 bits */
+};
 
-/* Adds up the look-ups of every code of the blocks, and returns the rows within the threshold, with their sums. Lanes
- * beyond the last row are returned like others. Returns the first block that was not processed. */
+/* Adds up the look-ups of every code of the blocks. Appends the rows within the threshold, with their sums. The last
+ * block may be padded; its padding is treated like rows, which the caller must drop. Returns the first block that was
+ * not processed. */
 typedef size_t sweep_kernel(struct sweep_job *job);
 
 /* Finds those of the first `count` codes whose sum of look-ups is below 255. All SIEVE_CODES codes must be readable,

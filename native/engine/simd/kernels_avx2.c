@@ -24,7 +24,8 @@
 #define v_in16(x, limit) avx2_in16(x, limit)
 #include <stdint.h>
 
-/* x <= limit, unsigned: the saturating difference is 0. The mask has two bits per lane; every second one is kept. */
+/* Bit j of the result is 1 if 16-bit lane j is at most `limit`: the saturating difference is then 0. The byte mask has
+ * two bits per lane. One of them is kept, and the kept bits are moved together. */
 static inline __attribute__((target("avx2"))) uint32_t avx2_in16(__m256i x, uint16_t limit) {
     __m256i over = _mm256_subs_epu16(x, _mm256_set1_epi16((short)limit));
     uint32_t mask = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(over, _mm256_setzero_si256())) & 0x55555555u;

@@ -1,5 +1,5 @@
-/* The kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. The permute uses only the low
- * six bits of an index. The 16 costs are repeated four times, so no mask is needed. */
+/* The kernels on AVX-512 with byte permutes (VBMI): 64 codes per instruction. A permute uses the low six bits of each
+ * index. The 16 costs are repeated four times, so only the low four bits matter, and the index need not be masked. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define KERNEL(name) avx512_##name

@@ -1,4 +1,4 @@
-/* The sweep kernels in plain C, for machines without a supported instruction set. There is no sieve kernel: without
+/* The sweep kernel in plain C, for machines without a supported instruction set. There is no sieve kernel: without
  * SIMD, exact comparison is as fast. */
 #include <stdint.h>
 #include <string.h>

@@ -3,10 +3,10 @@
  *   v_zip_low(a, b)   in each 16 bytes: a0 b0 a1 b1 ... a7 b7      v_zip_high(a, b)   a8 b8 ... a15 b15
  *
  * A look-up needs the same nibble of many codes in one vector. But in a column, the 8 bytes of each code are next to
- * each other. So eight vectors are transposed by zips. In each 16-byte lane, the position of a byte has 7 bits: 3 bits
- * select the vector, and 4 bits ("within") select the byte within the lane. A zip combines pairs of vectors whose
- * numbers differ in one bit only. It moves that bit to the bottom of "within", and puts the former top bit of "within"
- * in its place:
+ * each other. So eight vectors at a time are transposed by zips. In each 16-byte lane, the position of a byte has 7
+ * bits: 3 bits select the vector, and 4 bits ("within") select the byte within the lane. A zip combines pairs of
+ * vectors whose numbers differ in one bit only. It moves that bit to the bottom of "within", and puts the former top
+ * bit of "within" in its place:
  *
  *      vector    within           c: which code (c0: which of the two in a lane), p: which byte of the column
  *      c3 c2 c1  c0 p2 p1 p0

@@ -5,10 +5,10 @@
  *   V, V_BYTES        a vector of bytes                        VECTORS       64 / V_BYTES
  *   v_zero()          all bytes 0                              v_load(p)     V_BYTES bytes at p
  *   v_table(p)        16 bytes at p, as the table t of a look-up
- *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)
+ *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)   t[high nibble of each byte]
  *   v_add8(a, b)      may saturate                             v_add16(a, b), v_sub16(a, b)  wrap around
  *   v_odd(x)          odd bytes as 16-bit lanes                v_shift8(x)   16-bit lanes, shifted left by 8
- *   v_min16(a, b)     of unsigned 16-bit lanes                 v_store(p, x)     store V_BYTES bytes
+ *   v_min16(a, b)     minimum of unsigned 16-bit lanes         v_store(p, x)     store V_BYTES bytes
  *   v_in16(x, limit)  bit j: 16-bit lane j is at most limit (V_BYTES / 2 bits)
  *   Planes have 64 bytes and any alignment (arrays.h).
  *
@@ -17,9 +17,10 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD_BYTES = 16384 /* how far ahead to prefetch: the hardware stops at page borders */ };
+enum { AHEAD_BYTES = 16384 /* how far ahead to prefetch; the hardware prefetcher stops at page borders */ };
 
-/* Append the rows of a block whose sums are within the threshold. in[h][odd]: bit j is code 64 h + 2 j + odd. */
+/* Append the rows of a block whose sums are within the threshold. Bit j of in[h][odd] stands for code 64 h + 2 j + odd
+ * of the block. */
 static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, const uint16_t sums[2][2][32],
                                   const uint64_t in[2][2], size_t count) {
     for (uint32_t h = 0; h < 2; h++)
@@ -32,8 +33,9 @@ static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, con
     return count;
 }
 
-/* Add the look-ups of up to 4 planes to the sums. Their sums fit bytes. `all` adds them up as 16-bit lanes, odd bytes
- * included, and `odd` the odd bytes alone. */
+/* Add the look-ups of up to 4 planes to the sums. They are first added up as bytes, which cannot overflow. The bytes
+ * are then added to two sets of 16-bit sums: `odd` adds up the odd bytes, and `all` adds up whole lanes, that is each
+ * even byte + 256 x the odd byte after it. */
 #define ADD_PLANES(number)                                                                                             \
     do {                                                                                                               \
         V low[VECTORS], high[VECTORS];                                                                                 \
@@ -55,7 +57,7 @@ static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, con
         }                                                                                                              \
     } while (0)
 
-/* Which sums are within the threshold. The even sums are what is left of `all` without the odd ones. */
+/* Find the sums that are within the threshold. The sums of even bytes are `all` - 256 x `odd`. */
 #define FIND(in)                                                                                                       \
     do {                                                                                                               \
         for (int h = 0; h < 2; h++) {                                                                                  \
