@@ -17,7 +17,7 @@ from whamming.storage.storage_errors import AlreadyExistsError, from_system
 def check_target(target: Path, database: Path | None) -> None:
     """Refuse a target that already exists or lies inside a database.
 
-    Files inside a database's directory would be mistaken for indexes, or removed together with them.
+    A backup inside a database's directory would be mistaken for an index, or removed together with one.
     """
     if target.name == ":memory:":
         raise InvalidArgumentError("cannot back up to ':memory:'; give the path of a directory")

@@ -177,17 +177,17 @@ class Database(DatabaseVerbs):
             new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
                 self._backend.create(new, settings)
-                new.chmod(PRIVATE_DIRECTORY)  # whatever the store has chosen
+                new.chmod(PRIVATE_DIRECTORY)  # the store may have chosen another mode
                 if fitted is not None:
                     fitted.save(new / ENCODER_FILE)
-                read_encoder(new, settings)  # once the index has its name, it can be opened
+                read_encoder(new, settings)  # fail now rather than when the index is opened
                 new.rename(self.path / name)
                 sync(self.path)
             except OSError as error:
                 raise from_system(error, self.path) from error
             finally:
                 shutil.rmtree(new, ignore_errors=True)
-            made = self._index(name)  # with the lock: nobody can drop it before it is opened
+            made = self._index(name)  # still under the lock, so nobody can drop the index before it is opened
         self.indexes.make_room()
         return made
 
@@ -213,9 +213,9 @@ class Database(DatabaseVerbs):
         return self.indexes.open(name)
 
     def find_open(self, name: str) -> StoredIndex | None:
-        """Return an index if it is open, and None if it has to be opened. Waits for nothing.
+        """Return an index if it is open, and None if it has to be opened. Never waits.
 
-        Raises NotFoundError if there is none of that name.
+        Raises NotFoundError if there is no index of that name.
         """
         check_name(name)
         found = self.indexes.find(name)
@@ -435,7 +435,7 @@ def restore(source: str | Path, target: str | Path, progress: Progress | None = 
 
 
 def refresh_open_indexes(database: Database) -> None:
-    """Apply what the writer has written, so that an idle reader does not refer to old pages of its files."""
+    """Apply what the writer process has written, so that an idle reader process releases old pages of the files."""
     for index in database.indexes.all().values():
         with contextlib.suppress(WhammingError):  # whoever uses the index gets the error
             index.refresh()

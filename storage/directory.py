@@ -62,7 +62,7 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
         if not backend(store_kind).persistent:
             raise InvalidArgumentError(f"store = {store_kind!r} cannot keep data in {path}; open ':memory:' instead")
         path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        sync_parents(path)  # before the marker is written: where there is one, the parents are on disk
+        sync_parents(path)  # before the marker is written, so that a marker proves that the parents are on disk
         _write_mark(mark, store_kind)
     except OSError as error:
         raise from_system(error, path) from error
@@ -171,7 +171,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 def clean_up(path: Path) -> None:
     """Remove the leftovers of indexes that were being created or dropped when a process died, and sync the directory.
 
-    The process may have died between a rename and its sync. The new name would be there, but not after a power failure.
+    The process may have died between a rename and the sync of this rename. A power failure could then undo the rename.
     """
     try:
         for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):

@@ -11,7 +11,7 @@ from whamming.storage.database import Database
 def file_problems(database: Database) -> list[str]:
     """Return a sentence for each open index whose files were deleted, replaced or cut short by somebody else.
 
-    The same for the directory of the database. Takes a few system calls per open index.
+    If the directory of the database was lost, there is a sentence for it, too. Takes a few system calls per open index.
     """
     problems = []
     path, opened = database.path, database.directory
@@ -25,6 +25,6 @@ def file_problems(database: Database) -> list[str]:
         try:
             index.check_files(writing=not database.read_only)
         except WhammingError as error:
-            if not index.closed:  # otherwise it may have been dropped
+            if not index.closed:  # an index that was dropped meanwhile is no problem
                 problems.append(f"index {name!r}: {error}")
     return problems

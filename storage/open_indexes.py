@@ -40,7 +40,8 @@ class OpenIndexes:
         self._backend = backend
         self._read_only = read_only
         self.max_open = max_open_indexes() if backend.persistent else None
-        """How many indexes may be open, unless all of them are in use. None: they cannot be closed and opened again."""
+        """How many indexes may be open. More are open only if all are in use. None: no limit, because indexes in memory
+        cannot be closed and opened again."""
         self._open: dict[str, StoredIndex] = {}
         self._idle: WeakValueDictionary[str, StoredIndex] = WeakValueDictionary()
         """Indexes that were closed for being idle, and that somebody still refers to."""
@@ -99,7 +100,7 @@ class OpenIndexes:
         assert self._path is not None
         with self._lock:
             before, idle = self._open.get(name), self._idle.get(name)
-        if before is not None and before.closed:  # a dropped index stays open, as readers may still be using it
+        if before is not None and before.closed:  # if it was only dropped, readers may still be using it
             before.close()  # waits for another thread that is closing it
         self.forget(name)
         if idle is not None and not idle.closed:

@@ -18,8 +18,8 @@ LARGE_MAP: Final = 1 << 40
 """The size of the map of a file: address space, not memory or disk. A file cannot grow beyond its map while it is open,
 and a map cannot be changed while it is in use."""
 LARGE_MAPS: Final = 64
-"""While fewer files are mapped, each gets a large map. Then small files get smaller ones: a process has 128 TiB of
-address space, and 64 maps of 1 TiB and 190 of 256 GiB fit into that."""
+"""While fewer files than this are mapped, each file gets a large map. After that, small files get smaller maps, because
+a process has 128 TiB of address space: 64 maps of 1 TiB and 190 maps of 256 GiB fit into that."""
 SMALL_FILE: Final = 16 << 30
 """Larger files get large maps in any case."""
 SMALL_MAP: Final = 256 << 30

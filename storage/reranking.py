@@ -12,9 +12,9 @@ stretches a vector. Then
 
     distance by code  <=  |p(q) - p(x)|²  <=  s² |q - x|²
 
-A hit is proven once its distance is below the bound for all remaining items. How many items must be compared before
-that depends on the data: few if the neighbours are much nearer than the rest, as near-duplicates are. Otherwise it
-takes many items, or all of them.
+A hit is proven once its distance is below the bound for all remaining items. The data determine how many items must be
+compared before that. If the neighbours are much nearer than the rest, like near-duplicates, a few items are enough.
+Otherwise many items are needed, or all of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CHUNK_CELLS: Final = 1 << 19
 _STEP_SECONDS: Final = 0.005
 """A cancelled search notices it within about this time."""
 _SLACK: Final = 2.0**-40
-"""A relative error that exceeds the rounding errors of the costs, the projections and the distances."""
+"""A bound on the relative rounding errors of the costs, the projections and the distances."""
 
 
 def read_queries(
@@ -95,7 +95,7 @@ def check_k(k: int) -> int:
 
 
 class Bound:
-    """Turns a lower bound on the cost of a code into one on the Euclidean distance of its vector to the query."""
+    """Turns a lower bound on the cost of a code into a lower bound on the distance of its vector from the query."""
 
     def __init__(self, encoder: Encoder, query: NDArray[np.float32]) -> None:
         """``query`` is one vector, ``[dim]``."""
@@ -129,7 +129,7 @@ class Reranked:
     """A search whose hits are in order of (distance by the metric, id). One thread at a time may use it."""
 
     sums = None
-    """As in a cursor of the engine. A re-ranked search cannot be resumed, so it needs none."""
+    """The exact distances of hits, which a cursor of the engine returns for resuming. This search cannot be resumed."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Reranked:
         return self._certain
 
     def _prepare(self, end: float) -> bool:
-        """Work on the bound of what was fetched, but not for long. Returns whether it is known."""
+        """Compute the bound that the fetched items give, but not for long. Returns whether it is complete."""
         assert self._bound is not None
         if not self._bound.prepare(min(end, time.perf_counter() + _STEP_SECONDS)):
             return False

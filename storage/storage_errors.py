@@ -105,7 +105,7 @@ def from_system(error: OSError, path: Path) -> StorageError:
 
 @contextlib.contextmanager
 def preferring(check: Callable[[], None]) -> Iterator[None]:
-    """If the block raises a StorageError, run a check, whose error says more. If it passes, raise the error.
+    """If the block raises a StorageError, call ``check`` first, and raise its error instead if it raises one.
 
     For example, an index that is being dropped loses its files, but its users should get a ClosedError.
     """

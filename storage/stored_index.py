@@ -48,8 +48,8 @@ class StoredIndex(IndexVerbs):
     ) -> None:
         """Prefer :meth:`Database.index`.
 
-        ``directory``: where the store is kept, and the encoder's file. ``reopen``: opens the store again after it was
-        closed for being idle, by calling :meth:`resume`.
+        ``directory`` has the files of the store and of the encoder. ``reopen`` opens the store again after it was
+        closed for being idle, and passes it to :meth:`resume`.
         """
         self.name = name
         self._store: Store | None = store
@@ -76,7 +76,7 @@ class StoredIndex(IndexVerbs):
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[Store]:
-        """Use the store. It is not closed for being idle meanwhile."""
+        """Use the store. During the block, it is not closed for being idle."""
         self.touch()
         while True:
             self.store  # noqa: B018 - opens it if necessary
@@ -93,7 +93,7 @@ class StoredIndex(IndexVerbs):
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is open, so that nobody has to wait until it is."""
+        """Whether the store is open. If not, whoever uses the index next has to wait for it."""
         return self._store is not None and not self.closed
 
     def touch(self) -> None:
@@ -110,7 +110,7 @@ class StoredIndex(IndexVerbs):
             return store
 
     def resume(self, store: Store) -> None:
-        """Use a store again, after :meth:`pause`. Closes it and raises an error if it is not the same index."""
+        """Use a store that was opened after :meth:`pause`. If it has another index, closes it and raises an error."""
         try:
             if store.settings != self._settings:
                 raise ClosedError("the index was dropped; open it again with Database.index")
@@ -409,7 +409,7 @@ class StoredIndex(IndexVerbs):
                 self._store.close()
 
     def check_files(self, *, writing: bool) -> None:
-        """See :meth:`Store.check_files`. An index that was closed for being idle is not opened again."""
+        """See :meth:`Store.check_files`. This does not open an index that was closed for being idle."""
         if (store := self._store) is not None:
             store.check_files(writing=writing)
 

@@ -80,7 +80,7 @@ _LAZY = {
     "connect": "whamming.blocking",
     "Tls": "whamming.remote.tls",
 }
-"""Names that are imported on first use, because importing gRPC takes longer than everything else."""
+"""Names that are imported on first use, because they need gRPC, which takes long to import."""
 
 
 def __getattr__(name: str) -> Any:

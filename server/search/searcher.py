@@ -304,7 +304,7 @@ class Searcher:
         return queries[done:]
 
     def _search_in_slices(self, query: Query) -> None:
-        """Create a cursor for a query that takes too long to be in a group."""
+        """Take a query out of its group because it is too slow. It then gets a cursor of its own."""
         query.group = None
         self._scheduler.count_open(query.flow, 1)
 

@@ -124,8 +124,8 @@ class Environment:
 def lock_data_file(path: Path, *, shared: bool) -> IO[bytes]:
     """Lock data.mdb, so that a writer never runs together with readers that cannot write to lock.mdb.
 
-    Readers tell the writer through lock.mdb which pages they use. The writer locks data.mdb exclusively, readers that
-    cannot write to lock.mdb share the lock, and all other readers do not need it.
+    Readers tell the writer through lock.mdb which pages they use. The writer takes an exclusive lock on data.mdb.
+    Readers that cannot write to lock.mdb take a shared lock on data.mdb. Other readers take none.
     """
     handle = try_lock(path / "data.mdb", "rb", shared=shared)
     if handle is not None:
@@ -148,8 +148,8 @@ def _open(path: Path, map_size: int, **options: Any) -> Any:
 def _allocate_lock_file(path: Path) -> None:
     """Reserve disk space for the lock file.
 
-    LMDB creates it as a sparse file and writes to it through a memory map. If the disk is full then, the process gets
-    a signal and dies.
+    LMDB creates this file as a sparse file and writes to it through a memory map. If the disk is full when it writes,
+    a signal kills the process.
     """
     handle = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:

@@ -17,7 +17,7 @@ from whamming.storage.store.snapshot import Snapshot
 
 
 def write_index(path: Path, settings: IndexSettings, snapshot: Snapshot | None = None) -> None:
-    """Create an index at ``path``, a directory that does not exist yet: empty, or with all items of a snapshot."""
+    """Create an index at ``path``, a directory that does not exist yet. With a snapshot, copy its items."""
     make_directory(path)
     with translated_errors(path):
         env = Environment.create(path)

@@ -7,9 +7,9 @@ The records of the file, by key (FORMAT.md describes their bytes)::
     s + segment + array number     an array of a segment, as one large value
     t + segment     the bitmap of a segment's dead items, as of the last seal or merge
 
-A write is one small record. Storing a segment writes its arrays, one transaction each; nothing refers to them yet.
-Installing it is one transaction, which writes the manifest and the bitmaps, and removes the batches that the segment
-contains. At worst, a crash leaves arrays without a manifest entry. The next writer removes them.
+A write is one small record. Storing a segment writes its arrays in one transaction each. Nothing refers to these arrays
+yet. Installing the segment is one transaction, which writes the manifest and the bitmaps, and removes the batches that
+the segment contains. At worst, a crash leaves arrays without a manifest entry. The next writer removes them.
 
 Arrays are read from the memory map under one read transaction per set of segments. The transaction lives as long as
 anything that was read under it.
@@ -182,7 +182,7 @@ class LmdbJournal:
         return self.load()
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Return all segments, mapped under a new transaction, if they changed or after _PIN_COMMITS commits."""
+        """After a change of the segments or _PIN_COMMITS commits, return all, mapped under a new transaction."""
         if self._pinned >= 0 and self._environment.env.info()["last_txnid"] - self._pinned < _PIN_COMMITS:
             return {}
         with translated_errors(self._path):
@@ -212,7 +212,8 @@ class LmdbJournal:
         point("before commit")
         self._watch.check()
         with translated_errors(self._path), self._environment.env.begin(write=True, buffers=True) as txn:
-            recovered = read_batches(txn, self.settings, self._sequence + 1)  # committed, although append raised
+            # Batches that an earlier call committed before it raised an error.
+            recovered = read_batches(txn, self.settings, self._sequence + 1)
             last = self._sequence + len(recovered)
             for number, batch in enumerate(batches, last + 1):
                 txn.put(delta_key(number), pack_delta(number, batch))
@@ -236,7 +237,7 @@ class LmdbJournal:
                     txn.put(array_key(number, name), record)
                 point(f"stored {name}")
         except StorageError:
-            with contextlib.suppress(StorageError):  # make room for writes
+            with contextlib.suppress(StorageError):  # the disk may be full: free the space for writes
                 self._remove_orphans()
             raise
         return number

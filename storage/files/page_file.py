@@ -64,7 +64,7 @@ class PageFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.page_size = _MIN_PAGE
-        """Correct once the first meta page has been read."""
+        """A default until the first meta page has been read."""
         self.measure()
 
     def measure(self) -> None:
@@ -75,7 +75,7 @@ class PageFile:
         self.size = status.st_size
 
     def read(self, pgno: int, size: int, skip: int = 0) -> bytes:
-        """Return ``size`` bytes of a page and those after it, starting ``skip`` bytes into the page."""
+        """Return ``size`` bytes, starting ``skip`` bytes into a page. They may extend into the pages after it."""
         parts: list[bytes] = []
         start = pgno * self.page_size + skip
         while size:

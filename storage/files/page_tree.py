@@ -139,7 +139,7 @@ class PageTree:
         if wrong.any():
             node = int(wrong.argmax())
             raise page_error(pgno, f"key of {heads[node, 3]} bytes in node {node}; should be {least} to {most}")
-        # Keys of the free database are little-endian numbers: reversed, they sort as bytes.
+        # Keys of the free database are little-endian numbers. With their bytes reversed, they sort as byte strings.
         step = -1 if self._is_free else 1
         bounds = zip((offsets + _NODE_HEADER).tolist(), key_ends.tolist(), strict=True)
         return _Nodes(page, [page[begin:end][::step] for begin, end in bounds], heads, key_ends)
@@ -164,7 +164,8 @@ class PageTree:
     def _check_run(self, pgno: int, size: int) -> None:
         """Check the header of a run of overflow pages that holds a value.
 
-        The run may be longer than necessary: a value that shrinks in the transaction that wrote it keeps its pages.
+        The run may be longer than necessary. A transaction may write a value and then a shorter one in its place; the
+        shorter value keeps all pages.
         """
         file = self._file
         need = -(-(_RUN_HEADER.size + size) // file.page_size)

@@ -24,17 +24,17 @@ little-endian 64-bit machines that have only the main database: no named databas
 
 Nodes fill ``[upper, page size)`` without gaps, so every bit of lower, upper, an offset or a node's size is determined
 by the others. Some things cannot be checked, because no other part of the file determines them. These are the bytes of
-values, the bytes of keys (except for their order), and a wrong size of a key or value that padding hides: the node, or
-the run of overflow pages, has the same length with both sizes.
+values, and the bytes of keys (except for their order). The size of a key or value is checked only up to padding. A
+wrong size is not found if it would give the node, or the run of overflow pages, the same length.
 
 *Which commit is the newest* is the one fact that a single bit could change without breaking any of these rules. Commit
 n writes its number to meta page n mod 2, and liblmdb uses the page with the greater number. Clearing a bit of that
 number, or setting one in the other number, would silently restore commit n - 1. It is not enough to check that the
 numbers have the right parity and differ by one: a single bit often turns n into n - 2, or n - 1 into n + 1, and both
-results pass. But a commit stores the list of pages that it freed under its own number. A commit that frees none,
-because the database was empty, takes new pages at the end of the file. Hence there are two more rules. No free list may
-have pages freed by a later commit than that of its meta page. And compared with the older meta page, the newer one must
-not have fewer pages, nor a free list that ends with an earlier commit.
+results pass. But a commit stores the list of the pages that it freed, with its own number as the key. A commit that
+frees no pages, because the database was empty, adds new pages at the end of the file. So there are two more rules.
+First, the free list of a meta page must not have pages that a later commit freed. Second, the newer meta page must have
+at least as many pages as the older one, and its free list must not end with an earlier commit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PageReport:
     entries: int
     """Records in the main database."""
     file_bytes: int
-    """The file's length. It may be less than ``pages`` take, if the last ones are free and were never written."""
+    """The file's length. The file may be shorter than its pages, if the last ones are free and were never written."""
 
 
 def check_pages(path: Path | str, *, deep: bool = True) -> PageReport:
@@ -112,7 +112,7 @@ def check_pages(path: Path | str, *, deep: bool = True) -> PageReport:
 
 
 def _check_age(older: Meta, before: PageTree, newest: Meta, free: PageTree) -> None:
-    """Refuse meta pages whose contents contradict the commit numbers that they have."""
+    """Refuse meta pages whose contents contradict their commit numbers."""
     last = [max((txnid for txnid, _, _ in tree.lists), default=0) for tree in (before, free)]
     for meta, txnid in zip((older, newest), last, strict=True):
         if txnid > meta.txnid:
@@ -131,7 +131,7 @@ class _PageUsage(NamedTuple):
     used: int
     free: int
     leaked: int | None
-    """The first page that is neither; None if there is none."""
+    """The first page that is neither used nor free; None if there is no such page."""
 
 
 def _count_pages(meta: Meta, free: PageTree, main: PageTree) -> _PageUsage:
@@ -153,7 +153,7 @@ def _count_pages(meta: Meta, free: PageTree, main: PageTree) -> _PageUsage:
 
 
 def _free_pages(meta: Meta, free: PageTree) -> NDArray[np.int64]:
-    """Return the pages in the free list. Each value of it is a count and that many pages in descending order.
+    """Return the pages in the free list. Each value of the list is a count and that many pages in descending order.
 
     A count of 0 may be followed by unused space.
     """

@@ -118,9 +118,9 @@ def delta_records(txn: Any, first: int, last: int = 2**64 - 1) -> Iterator[tuple
 
 
 def check_keys(txn: Any, manifest: dict[str, Any]) -> None:
-    """Refuse a record that nothing refers to. Its key must be damaged, so a write or a bitmap would be overlooked.
+    """Refuse a record that nothing refers to. Its key must be damaged, and its write or bitmap would be overlooked.
 
-    Arrays of the next segment are expected: an interrupted seal leaves them.
+    Arrays of the next segment are allowed, because an interrupted seal leaves them behind.
     """
     known = set(segment_numbers(manifest))
     for key in map(bytes, txn.cursor().iternext(values=False)):

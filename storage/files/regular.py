@@ -1,4 +1,4 @@
-"""Opening files that somebody else has made. They may be anything: a named pipe or a device has no end."""
+"""Opening files that somebody else has made. Such a file may be a named pipe or a device, which has no end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KINDS: Final = (
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading. Raises InvalidArgumentError if it is not a regular file, and OSError.
+    """Open a file for reading. Raises InvalidArgumentError if it is not a regular file, or OSError.
 
-    It is looked at before it is opened, because opening a device may have an effect, and again afterwards, because
-    it may have been replaced. Opening a named pipe does not wait for a writer.
+    The file is checked before it is opened, because opening a device may have an effect. It is checked again
+    afterwards, because it may have been replaced in between. Opening a named pipe does not wait for a writer.
     """
     _check(path, path.stat())
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115

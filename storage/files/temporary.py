@@ -1,8 +1,9 @@
 """Temporary files and directories, and removing those that killed processes have left.
 
-The process that creates one locks it, and keeps the lock until it has renamed or removed it. The system releases the
-locks of a process that dies. So a temporary file that can be locked is a leftover. It is removed when a process creates
-the next one in the same directory. Only entries of the same user with names of this form are considered.
+A process locks each temporary file that it creates, and keeps the lock until it has renamed or removed the file. The
+system releases the locks of a process that dies. So a temporary file that can be locked is a leftover. It is removed
+when a process creates another temporary file in the same directory. Files of other users, and files whose names do not
+have the form of a temporary name, are left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def temporary(path: Path, *, directory: bool = False) -> Iterator[Path]:
             if _NAME.fullmatch(entry):
                 remove_leftover(path.parent / entry)
     lock = None
-    while lock is None:  # another process may take it for a leftover, between its creation and the lock
+    while lock is None:  # until the file is locked, another process may remove it as a leftover
         new = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
         if directory:
             new.mkdir(mode=PRIVATE_DIRECTORY)
@@ -52,7 +53,7 @@ def temporary(path: Path, *, directory: bool = False) -> Iterator[Path]:
 def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
     """Open new files. When the block succeeds, rename them to ``paths``, starting with the last one.
 
-    A file that replaces another one gets its mode.
+    A file that replaces another one gets the mode of that file.
     """
     with contextlib.ExitStack() as temporaries:
         new = [temporaries.enter_context(temporary(path)) for path in paths]
@@ -66,7 +67,7 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
             sync(part)
         if len(paths) > 1:
             paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
-            sync(paths[0].parent)  # also if power is lost
+            sync(paths[0].parent)  # otherwise it could reappear after a power failure
         for part, path in zip(reversed(new), reversed(paths), strict=True):
             part.replace(path)
             sync(path.parent)

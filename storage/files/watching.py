@@ -35,7 +35,7 @@ class FileWatch:
 
     def check_data(self) -> None:
         """Raise CorruptStoreError if data.mdb was cut short. Any thread may call this and :meth:`check`."""
-        before = self._data_size  # read first: the file may grow meanwhile, and other threads check it, too
+        before = self._data_size  # read before the file: another thread may notice that the file has grown, and set it
         size = self._data_status().st_size
         if size < before:
             raise CorruptStoreError(
@@ -60,7 +60,7 @@ class FileWatch:
         try:
             return os.fstat(self._data.fileno())
         except (OSError, ValueError) as error:
-            if self._data.closed:  # by another thread, before or after it returned its number
+            if self._data.closed:  # by another thread
                 raise ClosedError("the index is closed; open it again with Database.index") from None
             raise translated(error, self._path) from error
 

@@ -24,7 +24,7 @@ class LivePart:
     ) -> None:
         """``number``: the segment's number in the journal; None for a run.
 
-        ``dead``: a bitmap by place; None if no item is dead. ``dead_count``: the bits set in it; counted if None.
+        ``dead``: a bitmap by place; None if no item is dead. ``dead_count``: how many are dead. None: count them.
         """
         self.segment = segment
         self.number = number
@@ -41,7 +41,7 @@ class LivePart:
         return self.removing(ids)[0]
 
     def removing(self, ids: NDArray[np.uint64]) -> tuple[LivePart, NDArray[np.uint64]]:
-        """Return this part without the given ids (sorted, each once), and the ids that it does not have."""
+        """Return this part without the given ids (sorted, each once), and those of the ids that it does not have."""
         places = self.segment.find(ids)
         there = self.is_alive(places)
         if not there.any():  # the common case: most writes touch few parts. No bitmap is copied

@@ -150,7 +150,7 @@ class Segment:
         return Payloads(ends, np.frombuffer(self._arrays["payload_data"], dtype=np.uint8))
 
     def _check_order(self) -> None:
-        """Check both ends of ``by_id``. The engine checks the other entries when it reads them."""
+        """Check the first and the last entry of ``by_id``. The engine checks the other entries when it reads them."""
         if not self.n:
             return
         ends = self.places_by_id[[0, -1]]

@@ -111,7 +111,7 @@ class BackgroundTask:
                 self._condition.notify_all()
 
     def _wait_for_request(self) -> bool:
-        """Wait for a request. Returns False if the thread has to end, also if there was none for IDLE_SECONDS."""
+        """Wait for a request. Returns False if the thread has to end: if it was stopped, or idle for IDLE_SECONDS."""
         with self._condition:
             if not self._condition.wait_for(lambda: self._stopped or self._wanted, IDLE_SECONDS):
                 self._thread = None  # the next request starts another
@@ -126,7 +126,7 @@ class BackgroundTask:
 def at_low_priority(build: Callable[[], T]) -> T:
     """Return the result of a long computation, which runs in a thread of low priority.
 
-    The caller must not hold a lock. Threads that wait for the lock would have to wait for the low-priority thread.
+    The caller must not hold a lock. Otherwise, threads that wait for the lock would wait for the low-priority thread.
     """
     with ThreadPoolExecutor(1, "whamming-build", initializer=_lower_priority) as thread:
         return thread.submit(build).result()

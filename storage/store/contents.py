@@ -10,10 +10,10 @@
 Contents are immutable: a change returns new contents. Hence a search reads them without a lock. Threads that change
 them take turns (see ``segmented.py``).
 
-A batch touches some ids. They become dead in every part, and the batch's upserts become a run. The run of a large batch
-is built before the write is committed (:meth:`Change.of`). Small batches wait in ``pending`` until there are many of
-them, or until a snapshot is requested. Then they become one run. This run has fewer than 2 x PENDING_ROWS rows, unless
-its batches were read from a file.
+A batch touches some ids. Old items with these ids become dead in every part, and the batch's upserts become a run. The
+run of a large batch is built before the write is committed (:meth:`Change.of`). Small batches wait in ``pending`` until
+there are many of them, or until a snapshot is requested. Then they become one run. This run has fewer than
+2 x PENDING_ROWS rows, unless its batches were read from a file.
 """
 
 from __future__ import annotations
@@ -234,7 +234,10 @@ def _without_ids(parts: Sequence[LivePart], ids: NDArray[np.uint64]) -> tuple[li
 
 
 def _without_removed(new: LivePart, old: Sequence[LivePart], now: Sequence[LivePart]) -> LivePart:
-    """Return ``new`` without the ids that died since it was built. ``old`` and ``now``: its sources then and now."""
+    """Return ``new`` without the ids that died since it was built.
+
+    ``old``: the parts that it was built from, as they were then. ``now``: the same parts as they are now.
+    """
     removed = np.concatenate([part.ids_removed_since(before) for part, before in zip(now, old, strict=True)])
     return new.without_ids(np.sort(removed)) if len(removed) else new
 

@@ -116,7 +116,7 @@ def apply_writes(
 ) -> tuple[Contents, list[int], dict[bytes, int]]:
     """Apply writes that were saved, except those whose request id is known or repeats.
 
-    Returns the contents after them, how many items each has removed, and the same for each new request id.
+    Returns the new contents, how many items each write has removed, and the same numbers by request id.
     ``recovered``: writes that are in the contents already.
     """
     applied = dict.fromkeys((batch.request for batch in recovered), 0)

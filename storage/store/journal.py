@@ -65,8 +65,8 @@ class JournalState:
 class Journal(Protocol):
     """Keeps the segments and recent writes of one index.
 
-    Every method may raise a StorageError, and should convert errors of the system or of a library to one:
-    StorageFullError if there is no space (but only if nothing stored earlier was lost), and CorruptStoreError
+    Every method may raise a StorageError, and should convert errors of the system or of a library to a StorageError. It
+    should be StorageFullError if there is no space (but only if nothing stored earlier was lost), and CorruptStoreError
     if a checksum is wrong. :func:`whamming.storage.from_system` converts an OSError.
     """
 
@@ -104,14 +104,15 @@ class Journal(Protocol):
     def check(self, batch: WriteBatch) -> None:
         """Raise InvalidArgumentError for a batch that can never be appended.
 
-        Without this check, other batches in the same commit would fail with it.
+        Without this check, all other batches in the same commit would fail, too.
         """
 
     def append(self, batches: Sequence[WriteBatch]) -> Sequence[WriteBatch]:
         """Make batches durable, all or none.
 
         An earlier call may have raised an error and yet succeeded, for example if it was interrupted at its very end.
-        The store does not know that the batches of that call are durable. They precede the new ones, and are returned.
+        The store does not know that the batches of that call are durable. Return these batches: they precede the new
+        ones. Otherwise return an empty sequence.
         """
 
     def store(self, segment: Segment) -> int:
@@ -129,14 +130,14 @@ class Journal(Protocol):
         """
 
     def install(self, segments: Sequence[SealedSegment], sealed_up_to: int | None) -> None:
-        """Atomically replace the segments of the index by these, with these dead items.
+        """Atomically replace all segments of the index, and their dead items, with the given ones.
 
-        ``sealed_up_to``: an earlier :attr:`position`. Writes up to it are in segments now, and are removed as well.
-        The request ids of the last ``KEPT`` of them stay, for :attr:`JournalState.requests`.
+        ``sealed_up_to``: an earlier :attr:`position`. Writes up to it are in segments now, so they are removed in the
+        same step. The request ids of the last ``KEPT`` of these writes stay, for :attr:`JournalState.requests`.
         """
 
     def reopen(self) -> Mapping[int, Segment]:
-        """Return segments that replace those in use with the same number; empty if nothing changes.
+        """Return, by number, segments to use instead of the current ones. Empty: keep the current ones.
 
         Called after every append, install and refresh. A journal in a file returns the mapped arrays of a new segment
         here, so that the arrays in memory can be freed.

@@ -24,9 +24,9 @@ GROUP = "whamming.stores"
 
 
 def share_of(progress: Progress | None, done: int, count: int) -> Progress | None:
-    """Return a callback for the progress of one of ``count`` equal tasks, after ``done`` of them.
+    """Return a callback for the progress of one task, of ``count`` equal tasks of which ``done`` are finished.
 
-    It calls ``progress`` with the progress of all tasks together.
+    The callback calls ``progress`` with the progress of all tasks together.
     """
     return None if progress is None else lambda share: progress((done + share) / count)
 
@@ -105,7 +105,7 @@ class Store(Protocol):
         """
 
     def flush(self) -> None:
-        """Wait until every ``async`` write is on disk. Raises the error that prevented one."""
+        """Wait until every ``async`` write is on disk. If a write cannot be saved, raises the error."""
 
     def seal(self, progress: Progress | None = None) -> None:
         """Turn the delta into a segment. Writes and searches continue meanwhile."""

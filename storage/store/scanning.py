@@ -80,7 +80,7 @@ class _Reader:
         self._places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def _id_at(self, rank: int) -> int:
-        """Return the id with ``rank`` smaller ones in this segment."""
+        """Return the id for which this segment has ``rank`` smaller ids."""
         return int(self.part.segment.ids(self._order[rank : rank + 1].astype(np.int64))[0])
 
     @property

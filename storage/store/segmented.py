@@ -96,7 +96,7 @@ class SegmentedStore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether :meth:`snapshot` returns almost immediately: no writes are pending, and none are read from a file."""
+        """Whether :meth:`snapshot` returns at once. It does not if writes are pending or must be read from a file."""
         return not self.read_only and not self._contents.pending
 
     def snapshot(self) -> Snapshot:
@@ -195,7 +195,7 @@ class SegmentedStore:
         """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # older than the unsaved batches, which are applied already: apply those again
+            if recovered:  # they are older than the unsaved batches, which are applied already: apply all in order
                 contents = contents.with_pending([*recovered, *unsaved])
             after, removed, applied = apply_writes(contents, writes, recovered, self._applied)
             self._contents, self._unsaved = after, []
@@ -206,7 +206,7 @@ class SegmentedStore:
                     write.removed, write.done = count, True
 
     def _reopen(self) -> None:
-        """Replace segments if the journal returns others. The caller holds ``_writing``."""
+        """Replace segments if the journal returns new ones. The caller holds ``_writing``."""
         try:
             segments = self._journal.reopen()
             if segments:
@@ -279,9 +279,9 @@ class SegmentedStore:
     def _replace(
         self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None, sealed_up_to: int | None
     ) -> None:
-        """Build a segment from parts, and replace them by it.
+        """Build a segment from parts, and replace the parts with it.
 
-        ``threads``: for a build in the background; None if a caller waits for it, so it uses all cores.
+        ``threads``: how many threads a build in the background uses. None: a caller waits, so it uses all cores.
         ``sealed_up_to``: as in :meth:`Journal.install`.
         """
 
@@ -292,7 +292,7 @@ class SegmentedStore:
             return Segment.build(self.settings, rows, threads=threads, progress=watch) if len(rows) else None
 
         new = build() if threads is None else at_low_priority(build)
-        self._check_open()  # before it is written to a file that was dropped
+        self._check_open()  # do not write the segment to a file that was dropped
         point("built")
         made = LivePart(new, self._journal.store(new)) if new is not None else None
         point("stored")
@@ -332,7 +332,7 @@ class SegmentedStore:
         with self._changing:
             self._check_open()
             after = self._contents.with_merged_runs(old, merged)
-            if after is not None:  # otherwise they are being sealed
+            if after is not None:  # None: the runs are being sealed
                 self._contents = after
         if maintenance.choose_runs(self._contents.runs):
             self._merger.request()
@@ -401,7 +401,7 @@ class SegmentedStore:
         return self._maintaining.locked() or self._merger.is_busy or self._maintainer.is_busy
 
     def abandon(self) -> None:
-        """Fail everything that is still to come, and save nothing more: the index was dropped. Does not wait."""
+        """Make all later calls fail, and save nothing more, because the index was dropped. Does not wait."""
         self._abandoned = True
         for task in self._tasks:
             task.stop()

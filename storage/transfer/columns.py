@@ -34,7 +34,7 @@ ROWS_AT_ONCE: Final = 10_000
 """How many items are held in memory, and written, at a time."""
 
 _BROKEN: Final = (ValueError, EOFError, zipfile.BadZipFile)
-"""What is raised for files that do not have the format of their suffix."""
+"""The errors that readers raise for files that do not have the format of their suffix."""
 
 Holds = Literal["codes", "vectors"]
 PieceT = TypeVar("PieceT")
@@ -146,9 +146,9 @@ class RowsFile(ABC, Generic[PieceT]):
 
 
 def open_columns(path: Path, holds: Holds) -> Columns:
-    """Open a file; its suffix says which format it has. Only its head is read, except for ``.npz``.
+    """Open a file of the format that its suffix names. Only the head of the file is read, except for ``.npz``.
 
-    Raises :class:`InvalidArgumentError` if it does not have that format.
+    Raises :class:`InvalidArgumentError` if the file does not have that format.
     """
     if path.suffix not in _SUFFIXES:
         raise InvalidArgumentError(f"{path} has the suffix {path.suffix!r}; import from {', '.join(_SUFFIXES)}")

@@ -85,8 +85,8 @@ def bar(total: int, doing: str, *, shown: bool | None = None) -> Any:
 def export_items(index: ItemsIndex, path: str | Path, *, progress: bool | None = None) -> int:
     """Write all items of an index to a file, in no particular order. Returns how many.
 
-    The suffix chooses the format: ``.npz``, or ``.npy``, which leaves payloads out. Neither includes kept vectors; a
-    backup has everything. A failed export never leaves an incomplete file of that name.
+    The suffix chooses the format: ``.npz``, or ``.npy``, which leaves payloads out. Neither format includes kept
+    vectors; a backup has everything. A failed export never leaves an incomplete file of that name.
     """
     target = Path(path)
     if target.suffix not in (".npz", ".npy"):
@@ -149,8 +149,8 @@ def import_items(
 ) -> int:
     """Upsert the items of a file from row ``start`` on, in batches. Returns how many.
 
-    Without ids in the file, its rows get the ids ``first_id``, ``first_id + 1`` and so on, counted from row 0. If an
-    import fails, the batches before the failure stay written. To finish it, repeat it or continue at the failed row.
+    If the file has no ids, its rows get the ids ``first_id``, ``first_id + 1`` and so on, counted from row 0. If an
+    import fails, the batches before the failure stay written. Repeat the import, or continue it at the failed row.
     """
     file = read_codes(path, index.settings.bits, index.settings.bit_order, first_id=first_id)
     pieces = file.pieces(start, batch)
@@ -164,7 +164,7 @@ def import_items(
 def read_codes(path: str | Path, bits: int, bit_order: BitOrder = "little", *, first_id: int = 0) -> CodesFile:
     """Open a file of codes with ``bits`` bits, in any of the formats above. Only its head is read, except for ``.npz``.
 
-    Without ids in the file, rows get the ids ``first_id``, ``first_id + 1`` and so on. Raises
+    If the file has no ids, its rows get the ids ``first_id``, ``first_id + 1`` and so on. Raises
     :class:`InvalidArgumentError` if the contents do not match the suffix, or the codes have another length.
     """
     source = Path(path)

@@ -1,7 +1,7 @@
 """Reading ``.npy`` and ``.npz`` files that may come from anywhere.
 
-:func:`numpy.load` believes what a file says about itself. A header may announce 4 GiB of header or an array of any
-size, and a small ``.npz`` file may expand to any size. Here, all sizes are checked before memory is taken.
+:func:`numpy.load` believes what a file says about itself. A file may announce a header of 4 GiB or an array of any
+size, and a small ``.npz`` file may expand to any size. This module checks all sizes before it allocates memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CHUNK: Final = 1 << 20
 
 
 class _Header(NamedTuple):
-    """What an array says about itself."""
+    """What the header of a file says about its array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran_order: bool
     size: int
-    """Of the header itself, in bytes."""
+    """Size of the header itself in bytes."""
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ def map_npy(path: Path) -> NDArray[Any]:
     """Map the array in a ``.npy`` file.
 
     Raises InvalidArgumentError if it is not a regular file, ValueError if it does not hold one array of numbers, and
-    OSError.
+    OSError if it cannot be read.
     """
     with open_regular(path) as file:
         header, size = _read_header(file), os.fstat(file.fileno()).st_size
@@ -64,7 +64,7 @@ def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return those of the named arrays that a ``.npz`` file contains.
 
     Raises InvalidArgumentError if it is not a regular file, ValueError or ``zipfile.BadZipFile`` if it has another
-    format or is too large, and OSError.
+    format or is too large, and OSError if it cannot be read.
     """
     with open_regular(path) as file:
         if file.read(len(_MAGIC)) == _MAGIC:
@@ -95,7 +95,7 @@ def _members(archive: zipfile.ZipFile, names: Sequence[str]) -> dict[str, zipfil
 
 
 def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """Read an array. The zip file says how many bytes it has, and never returns more."""
+    """Read an array. Reading never returns more bytes than the directory of the zip file announces."""
     with archive.open(info) as member:
         header = _read_header(member)
         if header.size + header.nbytes != info.file_size:
@@ -136,7 +136,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     read = np.lib.format.read_array_header_1_0 if version == 1 else np.lib.format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = read(io.BytesIO(size + text))
-    except Exception as error:  # numpy calls Python's tokenizer and parser, which raise many kinds
+    except Exception as error:  # numpy calls Python's tokenizer and parser, which raise many kinds of errors
         raise ValueError(f"its header is not valid: {error}") from error
     if dtype.hasobject:
         raise ValueError(

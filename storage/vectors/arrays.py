@@ -18,7 +18,7 @@ MAX_DIM: Final = 65_536
 """The largest number of components of a vector."""
 
 BLOCK_CELLS: Final = 1 << 18
-"""About how many numbers a block has, so that it and what is computed from it stay in the caches."""
+"""Approximate number of numbers in a block. A block of this size and its results fit into the CPU caches."""
 
 
 def check_dim(dim: int) -> int:
@@ -102,9 +102,9 @@ def blocks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield blocks of rows as float32, each with the number of its first row. A block is valid until the next one.
 
-    ``width``: how many numbers the caller computes per row, if more than its components. ``cells``: about how many
-    numbers a block has, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` if a value is not finite
-    as float32.
+    ``width``: how many numbers the caller computes per row, if this is more than the components of a row. ``cells``:
+    approximate number of numbers in a block, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` if a
+    value is not finite as float32.
     """
     size = max(256, (cells or BLOCK_CELLS) // max(rows.shape[1], width, 1))
     in_place = rows.dtype == np.float32 and rows.flags.c_contiguous

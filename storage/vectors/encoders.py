@@ -66,7 +66,7 @@ LARGEST_NUMBER: Final = 1e30
 samples whose sums and products overflow."""
 
 STEP_CELLS: Final = 1 << 16
-"""About how many products one step of a projection computes: a fraction of a millisecond, and a megabyte."""
+"""Approximate number of products in a step of a projection. They take a fraction of a millisecond and a megabyte."""
 
 MAX_ROUNDS: Final = 1000
 """The largest number of rounds in the training of an encoder. Descriptions of indexes list the errors of all rounds."""
@@ -205,8 +205,8 @@ class Encoder:
     def stretch(self) -> Stepwise[float]:
         """The computation of an upper bound on the factor by which projecting increases the distance of two vectors.
 
-        Everyone who needs it at the same time shares it. The encoder keeps only the result, so that nothing is left of
-        a computation that everyone has abandoned.
+        All searches that need the bound at the same time share one computation. The encoder itself keeps only the
+        result. So if all of these searches are abandoned, the memory of the computation is freed.
         """
         with _stretching:
             found: Stepwise[float] | None = self.__dict__.get("_stretch", lambda: None)()
@@ -415,7 +415,7 @@ def _add_products(block: NDArray[np.float32], matrix: NDArray[np.float32], sums:
 def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sums over the first axis, added in order.
 
-    numpy adds the rows of a matrix in order, but the values of a column that is contiguous in memory pairwise.
+    numpy adds the rows of a matrix in order. But it adds in pairs if the values of a column are contiguous in memory.
     """
     if terms.shape[1] == 1:
         return np.asarray(np.add.accumulate(terms, axis=0)[-1])

@@ -94,7 +94,7 @@ class FitSize:
         return f"fewer {largest}{other}"
 
     def _bytes(self) -> dict[Part, float]:
-        """Return the memory in bytes, divided by what each share grows with most.
+        """Return the memory in bytes, in shares. The key of a share is what the share depends on most.
 
         The matrices of one step exist at the same time.
         """
@@ -110,7 +110,7 @@ class FitSize:
         }
 
     def _seconds(self) -> dict[Part, float]:
-        """Return the time in seconds, divided by what each share grows with most."""
+        """Return the time in seconds, in shares like those of :meth:`_bytes`."""
         read, project = _NUMBER * self.rows * self.dim, _PRODUCT * self.rows * self.dim * self.bits
         if self.kind == "sign":
             return {"sample": read}

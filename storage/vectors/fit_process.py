@@ -37,7 +37,7 @@ ENVIRONMENT: Final = dict.fromkeys(
 """Environment variables that make numpy's linear algebra use one thread. They must be set before numpy is imported."""
 
 NICE: Final = 10
-"""How much lower than its parent's the priority of the process is."""
+"""How much lower the priority of the process is than that of its parent."""
 
 _OK: Final = b"E"
 _INVALID: Final = b"I"

@@ -1,8 +1,8 @@
 """Fitting encoders to a sample of vectors.
 
-``itq`` is Y. Gong et al., "Iterative Quantization" (2013). It finds the sample's principal directions and then improves
-a rotation of them in rounds: compute the codes for the rotation, then the best rotation for the codes. Each round
-brings the projections closer to the corners of a cube.
+``itq`` is the method of Y. Gong et al., "Iterative Quantization" (2013). It finds the sample's principal directions and
+then improves a rotation of them in rounds. Each round computes the codes for the rotation, and then the best rotation
+for these codes. So each round brings the projections closer to the corners of a cube.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def fit(
     Parameters
     ----------
     kind : ``"sign"``, ``"lsh"`` or ``"itq"``; see :mod:`whamming.storage.vectors.encoders`.
-    sample : vectors ``[n, dim]``, chosen at random from those to be encoded, some 10,000 to 100,000. They are not kept.
-        ``itq`` requires a sample with more vectors than bits. Without a sample, ``sign`` and ``lsh`` are not centred
-        and have no ``asymmetric`` costs.
+    sample : some 10,000 to 100,000 vectors ``[n, dim]``, chosen at random from those to be encoded. The encoder does
+        not keep them. ``itq`` requires a sample with more vectors than bits. Without a sample, ``sign`` and ``lsh`` are
+        not centred and have no ``asymmetric`` costs.
     bits : length of a code, at most ``dim`` for ``sign`` and ``itq``. For ``sign`` the default is ``dim``; with fewer,
         the first components are used.
     dim : number of components of a vector; required if there is no sample.
-    seed : for the random directions of ``lsh``; for ``itq``, the rotation that it starts from, and the rows that it
+    seed : determines the random directions of ``lsh``, or the rotation from which ``itq`` starts and the rows that it
         uses if the sample has more than MAX_ROTATED.
     centre : subtract the sample's mean; the default is True if there is a sample. ``itq`` always subtracts it.
     rounds : maximum number of ``itq`` rounds.

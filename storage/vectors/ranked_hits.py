@@ -21,7 +21,7 @@ class RankedHits:
         self._left = limit
         self._runs: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
         self._heads: list[tuple[float, int, int, int]] = []
-        """Distance and id of the first hit left of each run, the number of the run, and the hit's position. A heap."""
+        """A heap of the first remaining hit of each run: its distance, its id, the number of the run, its position."""
 
     def add(self, distances: NDArray[np.float64], ids: NDArray[np.uint64]) -> None:
         """Add hits."""
@@ -63,7 +63,7 @@ class RankedHits:
         return ids[:n], distances[:n]
 
     def _rest(self) -> list[tuple[NDArray[np.float64], NDArray[np.uint64]]]:
-        """Return the hits left of each run, longest run first."""
+        """Return the remaining hits of each run, longest run first."""
         heads = sorted(self._heads, key=lambda head: head[2])
         return [(self._runs[number][0][place:], self._runs[number][1][place:]) for _, _, number, place in heads]
 

@@ -9,7 +9,7 @@ half a minute for 4096 x 4096 numbers. A bound that is some percent too large is
 3. If t I - G has a Cholesky decomposition, all eigenvalues of G are below t. Try a t slightly above the estimate, then
    larger ones. If t exceeds the trace of G, the decomposition exists, so the search for t ends.
 
-*Rounding.* A computed Cholesky decomposition of an n x n matrix A is that of a matrix which differs from A by at most
+*Rounding.* A computed Cholesky decomposition of an n x n matrix A is exact for a matrix that differs from A by at most
 ``(n + 1) u trace(A)``, u = 2^-53, in the largest singular value (Higham, *Accuracy and Stability of Numerical
 Algorithms*, theorem 10.5). Here, the trace of A is at most n t. The computed G differs from G by at most
 ``d u trace(G)`` <= ``d u n t``, if each element sums d products. With n <= 4096 and d <= 65,536, both together are
@@ -35,7 +35,7 @@ _STEP: Final = 32
 _ROUNDS: Final = 40
 """Rounds of the power method."""
 _MARGIN: Final = 1.03
-"""How much larger than the estimate t is at first; each further attempt multiplies this by itself."""
+"""The first t is the estimate times this factor. Each further attempt squares the factor."""
 _ROUNDING: Final = 1 + 1e-6
 
 Tiles = dict[tuple[int, int], NDArray[np.float64]]
@@ -74,7 +74,7 @@ def _gram(matrix: NDArray[np.float32]) -> Steps[Tiles]:
 
 
 def _largest_eigenvalue(tiles: Tiles) -> Steps[float]:
-    """Return a lower bound on the largest eigenvalue, by the power method, which is usually close to it."""
+    """Return a lower bound on the largest eigenvalue, found by the power method. It is usually close."""
     sizes = [len(tile) for (row, column), tile in tiles.items() if row == column]
     start = np.random.default_rng(0).standard_normal(sum(sizes))
     vector = np.split(start / np.linalg.norm(start), np.cumsum(sizes)[:-1])

@@ -22,7 +22,7 @@ CHECKPOINT_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class ImportJob:
-    """Describes an import. A checkpoint is used only if its job is the same."""
+    """Describes an import. A checkpoint is used only if it describes the same import."""
 
     index: str
     target: str

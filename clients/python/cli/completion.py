@@ -93,7 +93,7 @@ def add(commands: Commands, build: Callable[[], Parser]) -> None:
 
 
 def _actions(parser: Parser, command: str = "") -> Iterator[tuple[str, argparse.Action]]:
-    """Yield every argument of a parser and its commands, with the name of its command."""
+    """Yield every argument of a parser and of its commands, with the name of the command that it belongs to."""
     parser.complete()
     for action in parser._actions:
         yield command, action

@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
-        super().__init__(allow_abbrev=False, **options)  # a new option must not break scripts that abbreviate another
+        # If options could be abbreviated, a new option could make an abbreviation in a script ambiguous.
+        super().__init__(allow_abbrev=False, **options)
 
     def complete(self) -> None:
         """Call ``fill`` to add its arguments. Later calls do nothing."""
@@ -53,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             fill(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse a command line. Unknown options are reported first: they are often misspelt required ones."""
+        """Parse a command line. Unknown options are reported first, because one may be a misspelt required option."""
         self.complete()
         if self._subparsers is None:
             for word in itertools.takewhile(lambda word: word != "--", args or ()):

@@ -1,8 +1,8 @@
 """``python -m whamming.demo``: type a sentence and see the nearest dictionary definitions.
 
-The demo starts a server with an index of definitions. The code of a text has the signs of its embedding, after the mean
-of all embeddings was subtracted. The weights of a query are the absolute values of the sentence's embedding, less that
-mean: the farther a component is from zero, the more a mismatch in its bit costs. Hits are shown as they arrive.
+The demo starts a server with an index of definitions. The mean of all embeddings is subtracted from each embedding. The
+code of a text is the signs of the result. The weights of a query are the absolute values of the result for the
+sentence: the farther a component is from zero, the more a mismatch in its bit costs. Hits are shown as they arrive.
 """
 
 from __future__ import annotations

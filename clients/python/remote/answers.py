@@ -84,7 +84,7 @@ def chunks_of(response: search_pb2.SearchResponse) -> Iterator[tuple[int, Chunk]
 
 
 def _check_lengths(response: search_pb2.SearchResponse, ids: int, distances: int) -> None:
-    """Raise :class:`ValueError` if columns that belong together differ in length. Hits or ends would be lost then."""
+    """Raise :class:`ValueError` if columns that belong together differ in length, so that no hit or end is lost."""
     hits, chunks, ends = sum(response.counts), len(response.query_ids), response.ends
     if not hits == ids == distances:
         raise ValueError(f"{hits} hits have {ids} ids and {distances} distances")

@@ -65,7 +65,8 @@ class AsyncDatabaseVerbs(Protocol):
         dim : number of components of a vector, 1 to 65,536. May be left out with ``train``.
         train : sample of vectors ``[n, dim]`` to fit the encoder to. A client sends a random part of at most 12 MiB.
         seed : for the random choices of fitting.
-        centre : whether to subtract the sample's mean from vectors; by default if there is one. ``"itq"`` always does.
+        centre : whether to subtract the sample's mean from vectors. The default is True if there is a sample.
+            ``"itq"`` always subtracts it.
         keep_vectors : keep the vectors of items, as ``"float16"`` or ``"int8"``, so that searches can re-rank.
         metric : metric of re-ranking: ``"l2"``, ``"cosine"`` or ``"inner"``.
         exist_ok : return the existing index of that name if it has the same settings and encoder. An encoder given by
@@ -181,10 +182,10 @@ class AsyncIndexVerbs(Protocol):
         """Apply all of a batch, or nothing. ``durability`` as in :meth:`upsert`. Not over the network yet."""
 
     async def get(self, ids: ArrayLike) -> Items:
-        """Look up items by id: ``uint64 [n]``, which may repeat.
+        """Look up items by id. ``ids`` is ``uint64 [n]``; an id may repeat.
 
         Returns one row per id, in the order of ``ids``; ``found`` says which ids exist. ``vectors`` has the kept
-        vectors; it is None if the index keeps no vectors, and always over the network.
+        vectors. It is None if the index keeps no vectors, and always None over the network.
         """
 
     async def snapshot(self) -> Snapshot:
@@ -193,8 +194,9 @@ class AsyncIndexVerbs(Protocol):
     def scan(self, size: int = 10000, *, after: int | None = None) -> AsyncGenerator[Rows, None]:
         """Return an iterator over all items in order of id, in pieces of at most ``size``.
 
-        ``after``: return only items with a larger id. The items are as they are now, but on a server, a scan that takes
-        longer than ``--snapshot-seconds`` continues with the items as they are then. ``vectors`` is as in :meth:`get`.
+        ``after``: return only items with a larger id. Writes after this call have no effect on the scan. But on a
+        server, a scan that takes longer than ``--snapshot-seconds`` sees later writes. ``vectors`` is as in
+        :meth:`get`.
         """
 
     def search(
@@ -220,18 +222,19 @@ class AsyncIndexVerbs(Protocol):
         weights : cost of a mismatch in each bit, ``[bits]``, finite. The default is 1: the plain Hamming distance.
         table : instead of a code and weights, the costs of a stored 0 and a stored 1 in each bit, ``[bits, 2]``.
         vector : instead, a vector ``[dim]``, from which the index's encoder computes the costs.
-        costs : how the encoder does this: ``"asymmetric"``, ``"inner"``, or ``"symmetric"``, which may have weights;
-            see :data:`whamming.storage.Form`. The default is asymmetric after a fit to a sample, else inner.
+        costs : how the encoder computes the costs: ``"asymmetric"``, ``"inner"``, or ``"symmetric"``, which may have
+            weights; see :data:`whamming.storage.Form`. The default is asymmetric if the encoder was fitted to a sample,
+            else inner.
         k : the largest number of hits; None for all.
         radius : return only hits with at most this distance.
-        plan : ``"auto"``, ``"probe"`` or ``"sweep"``; the hits are the same, the time is not.
+        plan : ``"auto"``, ``"probe"`` or ``"sweep"``. Every plan returns the same hits.
         payloads : return the items' payloads with the hits.
         after : return only hits after this (distance, id) of a hit, to continue an earlier search. Distances of more
             than 53 binary digits are rounded; then other hits with the same distance are returned again.
         rerank : rank hits by the vectors that the index keeps, and return distances by its metric. A number, 1 to
             1,000,000: rank the ``k * rerank`` nearest items by code. This is approximate: other items are missed even
-            if their vectors are near. ``"exact"``: fetch items until none can be missed, in the worst case all; only
-            for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
+            if their vectors are near. ``"exact"``: compare items until no hit can be missed, in the worst case all
+            items; only for the metric ``l2``. Both use the vectors *as they are kept*, rounded to float16 or int8.
 
         Returns an iterator of hits. The search runs while hits are fetched. A remote search continues after a dropped
         connection. Raises InvalidArgumentError.
@@ -263,7 +266,7 @@ class AsyncIndexVerbs(Protocol):
         k : the largest number of hits per query, 0 to 2**31 - 1.
         costs, radius, plan, rerank : as in :meth:`search`.
         budget : limits of the work per query; the answer then says how many of its hits are proven. It cannot be
-            combined with ``rerank="exact"``, nor over the network with any ``rerank``.
+            combined with ``rerank="exact"``. Over the network, it cannot be combined with any ``rerank``.
         threads : number of threads; the default is one per core. A server refuses this and uses its own threads.
 
         Returns an answer that unpacks to ``ids, distances``, numpy arrays ``[q, k]``. Rows with fewer hits are padded

@@ -35,7 +35,7 @@ class _TooManyUnderWayError(OverloadedError):
 
 
 class BatchSearch:
-    """The queries of one ``search_batch``, on a call of their own. If it breaks, unanswered queries are sent again."""
+    """The queries of one ``search_batch``, on their own call. If the call breaks, resends the unanswered queries."""
 
     def __init__(
         self, connection: Connection, index: str, queries: Queries, options: search_pb2.QueryOptions, k: int

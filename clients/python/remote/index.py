@@ -187,7 +187,7 @@ class Index(AsyncIndexVerbs):
                         attempts.reset()
                         yield rows
                 return
-            except (UnavailableError, OverloadedError) as error:  # go on after the last item
+            except (UnavailableError, OverloadedError) as error:  # continue after the last item received
                 await attempts.wait(error)
 
     @verb

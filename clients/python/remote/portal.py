@@ -42,7 +42,7 @@ class Portal:
         self.loop.run_forever()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result. An exception in the waiting thread, such as Ctrl-C, cancels it."""
+        """Run a coroutine and return its result. An exception in this thread, such as Ctrl-C, cancels the coroutine."""
         if not self._is_usable():
             call.close()
             raise self._unusable()
@@ -69,7 +69,7 @@ class Portal:
     ) -> T:
         """Run a coroutine that reports progress. ``progress`` is called in this thread, so it may use the client.
 
-        ``call`` takes the function that the coroutine reports its progress to.
+        ``call`` is called with the function to which the coroutine reports its progress.
         """
         if progress is None:
             return self.run(call(None))
@@ -92,7 +92,7 @@ class Portal:
         return tasks[0].result()
 
     def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Iterate over an asynchronous generator. Leaving the iteration early closes it."""
+        """Iterate over an asynchronous generator. Leaving the iteration early closes the generator."""
         try:
             while (piece := self.run(next_or_none(pieces))) is not None:
                 yield piece

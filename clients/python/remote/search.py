@@ -27,7 +27,7 @@ from whamming.wire.statistics import NO_STATS
 CREDIT: Final = 65_536
 """Number of hits that the server may send ahead of what the client has read."""
 CREDIT_WITH_PAYLOADS: Final = 256
-"""The same for a search with payloads."""
+"""The corresponding number for a search with payloads."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Search(AsyncSearchVerbs):
             raise end.error
 
     def _reason_to_wait(self, end: QueryEnd) -> UnavailableError | OverloadedError | None:
-        """Return an error if the query would end the same way again if it were resent at once, else None."""
+        """Return an error if the query, resent at once, would end in the same way again. Otherwise return None."""
         if end.reason == search_pb2.END_REASON_SHUTDOWN:
             return UnavailableError("the server is shutting down; connect again when it is back")
         if end.reason == search_pb2.END_REASON_SNAPSHOT_EXPIRED and not self._progressed:
