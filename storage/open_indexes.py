@@ -46,7 +46,7 @@ class OpenIndexes:
         self._idle: WeakValueDictionary[str, StoredIndex] = WeakValueDictionary()
         """Indexes that were closed for being idle, and that somebody still refers to."""
         self._pinned: dict[str, int] = {}
-        """Descriptors of index directories that are open for reading; they show if the writer drops the index."""
+        """Descriptors of index directories, in a reader process. They show whether the writer has dropped the index."""
         self._name_locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
         """Each entry exists only while a thread holds the lock or waits for it."""
         self._lock = threading.RLock()

@@ -5,10 +5,10 @@ There are two ways, with different guarantees.
 *By a factor*: the k x factor items that are nearest by their codes are ranked by the metric. The result is exact among
 these items. An item that is near by the metric but not among the k x factor nearest by its code is missed.
 
-*Exact*: the result is the same as comparing the query with every kept vector. It works for ``l2`` only, by this bound:
-if a bit of a code differs from the query's bit, the two projections lie on different sides of zero, at least
-``|p_i(q)|`` apart. Let each such bit cost ``p_i(q)²``, and let s be the largest factor by which the encoder's matrix
-stretches a vector. Then
+*Exact*: the result is the same as if the query was compared with every kept vector. This works for ``l2`` only, because
+it needs the following bound. If a bit of a code differs from the query's bit, the two projections lie on different
+sides of zero, at least ``|p_i(q)|`` apart. Let each such bit cost ``p_i(q)²``, and let s be the largest factor by which
+the encoder's matrix stretches a vector. Then
 
     distance by code  <=  |p(q) - p(x)|²  <=  s² |q - x|²
 

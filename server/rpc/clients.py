@@ -43,7 +43,7 @@ class Client:
         """Its place among the clients whose queries wait for a worker."""
         self.calls: set[ClientCall] = set()
         self.used = 0
-        """Bytes that its calls use of the memory for messages."""
+        """How much of the memory for messages its calls use, in bytes."""
 
 
 class ClientCall:
@@ -55,7 +55,7 @@ class ClientCall:
         """Register the current task as the call. The first message must arrive within ``first_seconds``."""
         self.client = client
         self.used = 0
-        """Bytes that it uses of the memory for messages."""
+        """How much of the memory for messages this call uses, in bytes."""
         self.active = asyncio.get_running_loop().time()
         """When it received or sent its latest message."""
         self._memory = memory
@@ -111,7 +111,7 @@ class ClientCall:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Raise the error of :meth:`end` in a ``with`` block, and free the memory at its end."""
+        """Raise the error of :meth:`end` inside a ``with`` block. At the end of the block, free the call's memory."""
         try:
             yield
         except asyncio.CancelledError:

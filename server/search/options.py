@@ -37,7 +37,7 @@ class Options(NamedTuple):
 
     @property
     def can_be_grouped(self) -> bool:
-        """Whether the query can share an engine call: it wants few hits, and nothing that needs its own cursor."""
+        """Whether the query can share an engine call: it wants few hits, and no option needs a cursor of its own."""
         return (
             self.k is not None
             and self.k <= min(MAX_GROUP_K, self.chunk_size)

@@ -37,7 +37,7 @@ MAX_LOOKED_AT: Final = 128
 MAX_OPEN: Final = 64
 """Maximum number of jobs of a flow that have begun and hold memory."""
 GROUP_SLICES: Final = 6
-"""Target time of a group, in slices, if other flows wait. A group may exceed its target by this many slices."""
+"""Target time of a group, in slices, if other flows wait. The maximum is the target plus the same number of slices."""
 LONE_SLICES: Final = 12
 """Target time of a group, in slices, if no other flow waits. Larger groups need fewer messages, which costs less."""
 INLINE_SECONDS: Final = 0.001
@@ -91,7 +91,7 @@ class Flow:
         self.fresh: deque[Any] = deque()
         self.begun: deque[Any] = deque()
         self.open = 0
-        """Jobs that have begun and hold memory."""
+        """Number of jobs that have begun and hold memory."""
         self.queued = False
         self.turn = False
         """Whether it is the turn of the begun jobs."""
@@ -123,7 +123,7 @@ class ThroughputEstimate:
 
     def add(self, seconds: float, count: int) -> None:
         """Update the estimate after ``count`` jobs took ``seconds`` in total."""
-        self.seconds, self._last = max(seconds / count, 1e-9), count  # the clock may be too coarse
+        self.seconds, self._last = max(seconds / count, 1e-9), count  # not 0, although the clock may be coarse
 
 
 class Turn(NamedTuple, Generic[J]):
@@ -203,7 +203,7 @@ class Scheduler(Generic[J]):
     def dispatch(self) -> bool:
         """Run queued jobs: short ones inline if no worker is busy, others on workers.
 
-        If True, call it again soon: there is more to do, and the single worker has not been woken.
+        Returns True if it must be called again soon: there is more to do, and the single worker has not been woken.
         """
         turn: Turn[J] | None = None
         with self._lock:

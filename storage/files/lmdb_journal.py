@@ -1,4 +1,4 @@
-"""A journal in an LMDB file, which is read in place.
+"""A journal in an LMDB file. The file is read in place.
 
 The records of the file, by key (FORMAT.md describes their bytes)::
 

@@ -1,6 +1,7 @@
-"""The store protocol: a store holds one index. Plug-ins add kinds of stores by the entry point ``whamming.stores``.
+"""The store protocol: a store holds one index.
 
-The entry point names an object that implements :class:`Backend`; :func:`backend` finds it by name.
+Plug-ins can add kinds of stores. In the entry point group ``whamming.stores``, a plug-in registers an object that
+implements :class:`Backend`. :func:`backend` finds it by name.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ class SegmentedStore:
             with self._changing:
                 self._check_open()
                 contents = self._contents = self._contents.apply_pending()
-            # No write happens in between. Runs may be merged, but that does not affect sealed and frozen parts.
+            # No write happens before the install. Runs may be merged, but this does not affect sealed and frozen parts.
             after = contents.with_segment(old, new)
             segments = [
                 SealedSegment(part.number, part.segment, part.dead) for part in after.sealed if part.number is not None

@@ -152,10 +152,10 @@ class Encoder:
     def _encode_block(self, block: NDArray[np.float32], matrix: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
         """Write the codes of some rows.
 
-        A sum of d products in single precision, in any order, has an error of at most d u / (1 - d u), u = 2^-24, times
-        the lengths of the row and of the column. Subtracting the offset rounds, but never changes the sign of the
-        difference. The margin has a few more u, for the errors of the lengths, of the margin itself and of the sum in
-        double precision. Adding 2^-100 to the squares covers what may have been lost to underflow.
+        Let u = 2^-24. A sum of d products in single precision, added in any order, has an error of at most
+        d u / (1 - d u) times the product of the lengths of the row and of the column. Subtracting the offset rounds,
+        but never changes the sign of the difference. The margin is a few u larger, for the errors of the lengths, of
+        the margin itself and of the sum in double precision. Adding 2^-100 to the squares covers underflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("ij,ij->i", block, block)
