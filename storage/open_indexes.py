@@ -93,14 +93,14 @@ class OpenIndexes:
             self._open[index.name] = index
 
     def open(self, name: str) -> StoredIndex:
-        """Open an index that is not open, or was dropped. The caller holds the lock of its name.
+        """Open an index that is not open, or that the writer has replaced. The caller holds the lock of its name.
 
         Call :meth:`make_room` afterwards, without the lock.
         """
         assert self._path is not None
         with self._lock:
             before, idle = self._open.get(name), self._idle.get(name)
-        if before is not None and before.closed:  # if it was only dropped, readers may still be using it
+        if before is not None and before.closed:  # an index that the writer has dropped stays open: it may be in use
             before.close()  # waits for another thread that is closing it
         self.forget(name)
         if idle is not None and not idle.closed:
@@ -189,7 +189,7 @@ class OpenIndexes:
             return self._open.pop(name, None)
 
     def remove(self, name: str) -> StoredIndex | None:
-        """Remove an index that is dropped. Returns it if it was open, or somebody still refers to it."""
+        """Remove an index that is dropped. Returns it if it was open, or if somebody still refers to it."""
         with self._lock:
             opened, idle = self.forget(name), self._idle.pop(name, None)
             return idle if opened is None else opened
@@ -197,7 +197,7 @@ class OpenIndexes:
     def close(self, *others: Callable[[], None]) -> None:
         """Close all indexes, and call the other functions, even if one of them fails."""
         with self._lock:
-            self.closed = True  # from now on locked() refuses
+            self.closed = True  # from now on locked() raises an error
             locks = list(self._name_locks.values())
         for lock in locks:
             with lock:  # wait until no index is being opened, created or dropped

@@ -110,8 +110,8 @@ class SearchCall:
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
                     raise FieldError("request", "the request is empty; it must have queries, cancel or grant")
-                del request  # while the next one is awaited
-        except Exception as error:  # not kept in a variable: its traceback would keep messages alive
+                del request  # free it before waiting for the next one
+        except Exception as error:  # Python deletes this variable at the end of the block, and so frees the messages
             self.close_requests(error)
         else:
             self.close_requests()

@@ -135,7 +135,7 @@ class LmdbJournal:
         return self._sequence
 
     def check_files(self, *, writing: bool) -> None:
-        """Look at the size of the data and, if ``writing``, at what is at the paths of the files."""
+        """Check the size of the data file and, if ``writing``, that the files are still at their paths."""
         if writing:
             self._watch.check()
         else:

@@ -66,8 +66,9 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
         for part in new:
             sync(part)
         if len(paths) > 1:
-            paths[0].unlink(missing_ok=True)  # so that it never appears next to new versions of the other files
-            sync(paths[0].parent)  # otherwise it could reappear after a power failure
+            # The old first file must never exist next to new versions of the others, even after a power failure.
+            paths[0].unlink(missing_ok=True)
+            sync(paths[0].parent)
         for part, path in zip(reversed(new), reversed(paths), strict=True):
             part.replace(path)
             sync(path.parent)

@@ -43,7 +43,7 @@ class Payloads:
     def from_lengths(cls, lengths: ArrayLike, data: bytes | memoryview) -> Payloads:
         """Return a column over ``data``, given the length of each payload. Messages store payloads this way.
 
-        Nothing is copied or checked; :meth:`WriteBatch.of` does that.
+        This neither copies nor checks anything; :meth:`WriteBatch.of` does both.
         """
         ends = np.cumsum(np.asarray(lengths), dtype=np.uint64)
         return cls(ends, np.frombuffer(data, dtype=np.uint8))

@@ -26,7 +26,7 @@ IDLE_SECONDS = 10.0
 
 
 class BackgroundTask:
-    """A task that runs in a thread of its own. A request starts the thread; it ends after a while without requests."""
+    """A task with a thread of its own. A request starts the thread. Without requests, the thread ends after a while."""
 
     def __init__(self, name: str, task: Callable[[], None], *, delay: float = 0.0, retry: bool = False) -> None:
         """``delay``: seconds between a request and the run. Requests that arrive in between share the run.

@@ -164,7 +164,7 @@ class Contents:
     def with_merged_runs(self, old: Sequence[LivePart], merged: LivePart) -> Contents | None:
         """Return the contents with the runs ``old`` replaced by ``merged``; None if one of them is gone.
 
-        Items that died in ``old`` while ``merged`` was being built are dead in it, too.
+        Items that died in ``old`` while ``merged`` was being built are dead in ``merged``, too.
         """
         now = [[part for part in self.runs if part.is_same_as(before)] for before in old]
         if not all(now):
@@ -199,7 +199,7 @@ class Contents:
     def with_segment(self, old: Sequence[LivePart], new: LivePart | None) -> Contents:
         """Return the contents with a segment in place of the sealed or frozen parts that it was built from.
 
-        Items that died in them while the segment was being built are dead in it, too.
+        Items that died in these parts while the segment was being built are dead in the segment, too.
         """
         if new is not None:
             every = (*self.sealed, *self.frozen)

@@ -25,7 +25,7 @@ NPZ_FACTOR: Final = 16
 """The arrays that are read from a ``.npz`` file may have ``NPZ_BYTES`` in total, or ``NPZ_FACTOR`` times the size of
 the file if that is more."""
 _HEADER_BYTES: Final = 10_000
-"""Maximum size of an array's header; also numpy's limit."""
+"""Maximum size of an array's header. numpy has the same limit."""
 _MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
 _CHUNK: Final = 1 << 20
@@ -61,7 +61,7 @@ def map_npy(path: Path) -> NDArray[Any]:
 
 
 def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return those of the named arrays that a ``.npz`` file contains.
+    """Return arrays of a ``.npz`` file by name. Names that the file does not have are left out.
 
     Raises InvalidArgumentError if it is not a regular file, ValueError or ``zipfile.BadZipFile`` if it has another
     format or is too large, and OSError if it cannot be read.
@@ -82,7 +82,7 @@ def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         except (ValueError, EOFError, zipfile.BadZipFile):
             raise
         except OSError as error:
-            if error.errno not in (None, errno.EINVAL):  # None: from bz2; EINVAL: an offset before the start
+            if error.errno not in (None, errno.EINVAL):  # bz2 sets no errno; EINVAL: an offset before the start
                 raise
             raise ValueError(f"it is damaged: {error}") from error
         except Exception as error:  # a password, an unknown compression; each decompressor has errors of its own
@@ -111,7 +111,7 @@ def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
                 raise EOFError(f"{info.filename} ends after {at} of {header.nbytes} bytes")
             data[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             at += len(piece)
-        member.read(1)  # the checksum is verified at the end
+        member.read(1)  # zipfile verifies the checksum when it reaches the end
     return np.ndarray(header.shape, header.dtype, data, order="F" if header.fortran_order else "C")
 
 

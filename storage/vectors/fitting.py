@@ -28,15 +28,15 @@ ENOUGH: Final = 1e-3
 """``itq`` has converged when a round improves its error by less than this fraction."""
 
 MAX_MATRIX: Final = 1 << 24
-"""How many numbers the matrix of ``lsh`` or ``itq`` may have: 64 MiB. The encoder stays in memory while its index is
-open, so no fit may exceed this, whatever its limits are."""
+"""Maximum number of elements in the matrix of ``lsh`` or ``itq``, which then takes 64 MiB. The encoder stays in memory
+while its index is open, so no fit may exceed this, whatever its limits are."""
 
 MAX_ROTATED: Final = 100_000
 """``itq`` uses at most this many rows of the sample to find its rotation. If there are more, it chooses some at random,
 depending on the seed. Everything else uses all rows."""
 
 ROTATED_PRODUCTS: Final = 1 << 33
-"""For long codes, ``itq`` uses fewer rows to find its rotation: at most this divided by bits^2, but at least
+"""For long codes, ``itq`` uses fewer rows to find its rotation: this number divided by bits^2, but at least
 ROTATED_PER_BIT times bits. So a round takes about the same time for every length from 300 to 950 bits."""
 
 ROTATED_PER_BIT: Final = 10
@@ -67,8 +67,8 @@ def fit(
     sample : some 10,000 to 100,000 vectors ``[n, dim]``, chosen at random from those to be encoded. The encoder does
         not keep them. ``itq`` requires a sample with more vectors than bits. Without a sample, ``sign`` and ``lsh`` are
         not centred and have no ``asymmetric`` costs.
-    bits : length of a code, at most ``dim`` for ``sign`` and ``itq``. For ``sign`` the default is ``dim``; with fewer,
-        the first components are used.
+    bits : length of a code, at most ``dim`` for ``sign`` and ``itq``. For ``sign`` the default is ``dim``; with fewer
+        bits, only the first components are used.
     dim : number of components of a vector; required if there is no sample.
     seed : determines the random directions of ``lsh``, or the rotation from which ``itq`` starts and the rows that it
         uses if the sample has more than MAX_ROTATED.
@@ -77,8 +77,9 @@ def fit(
     limits : how much memory and time the fit may take; see :mod:`whamming.storage.vectors.fit_limits`. They are
         checked before the work. None: no limits.
 
-    A component that is constant in the sample usually has no effect. ``itq`` ignores it if the sample varies in at
-    least ``bits`` directions. If ``sign`` is centred, both values of its bit have the same ``asymmetric`` cost.
+    A component that is constant in the sample usually has no effect. ``itq`` ignores such a component if the sample
+    varies in at least ``bits`` directions. If ``sign`` is centred, both values of the component's bit have the same
+    ``asymmetric`` cost.
     """
     request = check_fit(kind, sample, bits=bits, dim=dim, seed=seed, centre=centre, rounds=rounds)
     if limits is not None:

@@ -24,7 +24,7 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import RemoteStats
 
 QUERIES_PER_MESSAGE: Final = 256
-"""Initial value; reduced if the server accepts fewer."""
+"""Initial number of queries per message; reduced if the server accepts fewer."""
 MESSAGES_AHEAD: Final = 4
 """Initial number of messages whose queries may run at once; reduced if the server accepts fewer."""
 _NO_ID: Final = np.iinfo(np.uint64).max
@@ -60,7 +60,8 @@ class BatchSearch:
     async def run(self) -> None:
         """Get all answers.
 
-        The loop terminates: each iteration answers some queries, sends fewer at once, or counts as a failed attempt.
+        The loop ends, because each round answers queries, reduces the number that is sent at once, or counts as a
+        failed attempt.
         """
         attempts = self._connection.retries.begin()
         while self._left:
@@ -135,7 +136,7 @@ class BatchSearch:
         for guess in ends.guesses:
             self._guesses[guess.query_id] = guess
         for row, (place, reason) in enumerate(zip(ends.query_ids, ends.reasons, strict=True)):
-            if reason not in RESUMABLE:  # otherwise the whole query is sent again
+            if reason not in RESUMABLE:  # a resumable query is sent again as a whole
                 self._ends[place] = QueryEnd(ends, row)
                 self._left -= 1
 

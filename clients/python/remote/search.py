@@ -66,7 +66,7 @@ class Search(AsyncSearchVerbs):
         self._progressed = False
         """True if hits have arrived since the query was last sent."""
         self._failure: UnavailableError | OverloadedError | None = None
-        """If set, why the client waits before it sends the query again."""
+        """Why the client waits before it sends the query again. None: it does not wait."""
         self._pending: list[Hit] = []
         self._bound = -np.inf
         self._ended = k == 0
