@@ -157,7 +157,7 @@ class Server:
         options = server_options(config, forwarded=self._also_listen is not None)
         self._grpc = grpc.aio.server(interceptors=[SystemCalls(self._clients)], options=options)
         own: dict[str, Any] = {}
-        if self._writer is not None:  # registered first, so that it takes precedence over the services
+        if self._writer is not None:  # gRPC uses the first handler of a method, so forwarding comes before the services
             self._forwarding = Forwarding(self._writer, FORWARDED, self._clients, self._storage)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
             own["before"] = self._forwarding.own_writes.before
@@ -241,7 +241,7 @@ class Server:
             await self._health.set(name, states.NOT_SERVING if self._problems else states.SERVING)
 
     async def _do_housekeeping(self) -> None:
-        """Periodically let go of old snapshots, look at the files, and release memory after many calls have ended."""
+        """Periodically let go of old snapshots, check the files, and release memory after many calls have ended."""
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
             await self._search.expire()

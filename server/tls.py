@@ -30,7 +30,7 @@ class Certificates:
         self._seen = self._times()
         self._first = self._read()
         self._fresh: grpc.ServerCertificateConfiguration | None = None
-        """Read by :meth:`reload`, but not yet passed to gRPC."""
+        """Certificates that :meth:`reload` has read, and that were not passed to gRPC yet."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials for gRPC."""

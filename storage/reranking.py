@@ -50,7 +50,7 @@ _MAX_CHUNK: Final = 8192
 _CHUNK_CELLS: Final = 1 << 19
 """The vectors of a chunk have at most about this many components. Reading and measuring them takes milliseconds."""
 _STEP_SECONDS: Final = 0.005
-"""A cancelled search notices it within about this time."""
+"""A cancelled search stops within about this time."""
 _SLACK: Final = 2.0**-40
 """A bound on the relative rounding errors of the costs, the projections and the distances."""
 
@@ -117,7 +117,7 @@ class Bound:
         self._stretch = encoder.stretch
 
     def prepare(self, end: float) -> bool:
-        """Compute what calls need, until ``time.perf_counter()`` reaches ``end``. Returns whether it is complete."""
+        """Work until ``time.perf_counter()`` reaches ``end``. Returns whether the bound can be called now."""
         return self._stretch.run(end)
 
     def __call__(self, bound: float) -> float:

@@ -93,7 +93,7 @@ class StoredIndex(IndexVerbs):
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is open. If not, whoever uses the index next has to wait for it."""
+        """Whether the store is open. If not, the next use of the index has to wait until it is."""
         return self._store is not None and not self.closed
 
     def touch(self) -> None:

@@ -100,8 +100,8 @@ def _method(
             with clients.call(context) as running:
                 await call(receive, send, running)
 
-    # All handlers are streaming ones, because these can decide when gRPC receives a message. In HTTP/2 a unary request
-    # is a stream of one message.
+    # All handlers take a stream of requests, even for unary methods, because only such handlers can decide when gRPC
+    # receives a message. In HTTP/2 a unary request is a stream of one message.
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)
     if method.server_streaming:

@@ -180,7 +180,7 @@ class Searcher:
                 self._scheduler.count_open(query.flow, -1)
 
     def _begin(self, query: Query, index: StoredIndex, seconds: float) -> bool:
-        """Work towards the first search of a query for about ``seconds``. Returns whether the query has ended."""
+        """Prepare a query and start to search it, for about ``seconds``. Returns whether the query has ended."""
         end = time.perf_counter() + seconds
         if query.beginning is None:
             query.beginning = Stepwise(self._beginning(query, index))
@@ -235,7 +235,7 @@ class Searcher:
             self._resume(oldest)
 
     def _find_open(self, name: str) -> StoredIndex | None:
-        """Return an index if it is open. Raises an error if there is none of that name."""
+        """Return an index if it is open. Raises an error if no index has this name."""
         if not name:
             raise FieldError("index", "index is empty; give the name of an index")
         index = self._indexes.get(name)

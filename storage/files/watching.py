@@ -20,7 +20,7 @@ _REMEDY: Final = "close the index (stop the server) and restore a backup"
 
 
 class FileWatch:
-    """Compares the files of an open index with what they were."""
+    """Compares the files of an open index with their earlier state."""
 
     def __init__(self, path: Path, data: IO[bytes]) -> None:
         """``path``: the directory of the index. ``data``: the open file data.mdb.

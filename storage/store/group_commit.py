@@ -52,7 +52,7 @@ class GroupCommit:
         return len(self._queue)
 
     def take(self) -> list[QueuedWrite]:
-        """Remove and return all waiting writes, which the caller commits now."""
+        """Remove all waiting writes from the queue, and return them. The caller commits them."""
         with self._queueing:
             taken, self._queue = self._queue, []
         return taken

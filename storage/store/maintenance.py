@@ -6,8 +6,8 @@ per tier, and each item is rewritten once per tier. The smallest runs are merged
 larger ones in the background. If background merging falls behind, writers wait: see MAX_RUNS. While the index is
 searched, each write also waits briefly for merges and seals that are under way, so that searches keep a core.
 
-Bound on space: dead items stay below a quarter of all sealed ones. If there are more, the segment with the largest
-fraction of them is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
+Bound on space: dead items stay below a quarter of all sealed items. If there are more, the segment with the largest
+fraction of dead items is rewritten. Hence sealed rows <= 4/3 x live rows once maintenance is done.
 
 Searches read dead items, too, and skip them. So a run is rewritten when a third of its items are dead. When half of the
 sealed items are dead, segments are rewritten at once, without waiting for the next seal.

@@ -19,7 +19,7 @@ from whamming.storage.items.write_batch import WriteBatch
 REMEMBERED: Final = 65_536
 """How many ids an open index remembers. They take up to 10 MB."""
 KEPT: Final = 1024
-"""How many ids of writes that are in segments a journal keeps."""
+"""A journal keeps the ids of this many of the writes that are in segments."""
 REQUEST_BYTES: Final = 15
 """Size of a request id inside the store, which fits into the header of a record."""
 
@@ -40,7 +40,7 @@ class AppliedRequests:
         return self._removed.get(batch.request) if batch.request else None
 
     def without_repeats(self, batches: Iterable[WriteBatch]) -> list[WriteBatch]:
-        """Return the writes that were not applied yet. Of several with the same id, only the first is returned."""
+        """Return the writes that were not applied yet. If several have the same id, return only the first of these."""
         new: dict[object, WriteBatch] = {}
         for batch in batches:
             if self.removed_by(batch) is None:
