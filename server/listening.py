@@ -22,7 +22,7 @@ class ListenError(StorageError):
 def check_listen(listen: str, *, shared: bool = False) -> contextlib.ExitStack:
     """Raise :class:`ListenError` if a server cannot listen on HOST:PORT.
 
-    A host name may have several addresses. None may be in use, and at least one must belong to this machine.
+    A host name may have several addresses. None of them may be in use, and at least one must belong to this machine.
     ``shared``: the server will listen with SO_REUSEPORT. No other server passes this check until the caller closes what
     is returned. Connections that arrive meanwhile may be reset.
     """

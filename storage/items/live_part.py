@@ -44,7 +44,7 @@ class LivePart:
         """Return this part without the given ids (sorted, each once), and those of the ids that it does not have."""
         places = self.segment.find(ids)
         there = self.is_alive(places)
-        if not there.any():  # the common case: most writes touch few parts. No bitmap is copied
+        if not there.any():  # most writes touch few parts, so this is common, and no bitmap has to be copied
             return self, ids
         dead = np.zeros((self.segment.n + 7) // 8, dtype=np.uint8) if self.dead is None else self.dead.copy()
         removed = places[there]

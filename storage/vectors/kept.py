@@ -2,8 +2,8 @@
 
 ===========  =========================================================================================================
 ``float16``  2 bytes per component
-``int8``     4 bytes for a scale, a float32, then 1 byte per component; the component is the byte times the scale. The
-             scale is 1 for vectors given as int8, so that they are kept unchanged. For others, it is the largest
+``int8``     a float32 scale, 4 bytes, then 1 byte per component; the component is the byte times the scale. The scale
+             is 1 for vectors given as int8, so that they are kept unchanged. For other vectors, it is the largest
              magnitude / 127
 ===========  =========================================================================================================
 
