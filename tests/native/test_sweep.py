@@ -75,11 +75,19 @@ def test_a_sweep_resumes_far_from_the_query(index: Index, weights: WeightKind) -
             assert cursor.stats.rounds > 1
 
 
-def test_about_as_many_codes_are_verified_as_hits_are_wanted() -> None:
+@pytest.mark.parametrize("shape", ["even", "few heavy bits", "log-normal", "one dominant bit"])
+def test_about_as_many_codes_are_verified_as_hits_are_wanted(shape: str) -> None:
     rng = np.random.default_rng(1)
     index = Index.build(rng.integers(0, 256, (100_000, 16), dtype=np.uint8), 128, tables="none")
+    weights = rng.random((1, 128)) + 0.1
+    if shape == "few heavy bits":
+        weights[:, 120:] *= 50
+    elif shape == "log-normal":
+        weights = np.exp(1.5 * rng.normal(size=(1, 128)))
+    elif shape == "one dominant bit":
+        weights[:, 77] = 1e9
     for k in (1, 10, 100, 1000):
-        costs = Costs.weights(rng.integers(0, 256, (1, 16), dtype=np.uint8), rng.random((1, 128)))
+        costs = Costs.weights(rng.integers(0, 256, (1, 16), dtype=np.uint8), weights)
         (stats,) = index.search(costs, k, plan="sweep").stats
         assert k <= stats.verified <= 3 * k + 20
         assert stats.blocks == 782

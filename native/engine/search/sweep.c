@@ -38,16 +38,19 @@ static uint16_t least_sum(const struct sweep *s, const struct collector *c) {
     return sum <= 0 ? 0 : sum >= ALL ? ALL : (uint16_t)sum;
 }
 
-/* Sort the planes by their largest cost. Choose the scale for the plane at the 90th percentile, and compute the
- * look-ups. */
-static void quantise(struct sweep *s) {
-    const uint64_t *nibble = s->distance->nibble;
+static uint64_t largest_of(const uint64_t *nibble) {
+    uint64_t largest = 0;
+    for (size_t x = 0; x < 16; x++)
+        if (nibble[x] > largest) largest = nibble[x];
+    return largest;
+}
+
+/* Choose the scale for the plane at the 90th percentile of the largest costs. */
+static void choose_scale(struct sweep *s) {
     size_t planes = s->index->planes;
     uint64_t most[WH_MAX_BITS / 4];
     for (size_t p = 0; p < planes; p++) {
-        uint64_t largest = 0;
-        for (size_t x = 0; x < 16; x++)
-            if (nibble[p * 16 + x] > largest) largest = nibble[p * 16 + x];
+        uint64_t largest = largest_of(s->distance->nibble + p * 16);
         size_t at = p; /* insertion sort: few planes, often nearly in order */
         for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
         most[at] = largest;
@@ -55,12 +58,34 @@ static void quantise(struct sweep *s) {
     size_t free = 0; /* number of planes whose costs are all 0 */
     while (free < planes && most[free] == 0) free++;
     uint64_t typical = free < planes ? most[free + (planes - free) * 9 / 10] : 0;
-    s->exact = most[planes - 1] <= SWEEP_LUT_MAX;
-    s->scale = s->exact ? 1 : typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
-    s->capped = (double)most[planes - 1] * s->scale > SWEEP_LUT_MAX;
+    s->scale = typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
+}
+
+/* Compute the look-ups. The part of a cost that does not fit a byte goes to the look-ups of a heavy plane. There are few
+ * of these, so their look-ups may be so large that all sums just fit 16 bits. */
+static void quantise(struct sweep *s) {
+    size_t planes = s->index->planes;
+    choose_scale(s);
+    for (size_t p = 0; p < planes; p++) {
+        const uint64_t *nibble = s->distance->nibble + p * 16;
+        quantise_nibble(nibble, s->scale, SWEEP_LUT_MAX, s->mode[SWEEP_STREAM].lut + p * 16);
+        if ((double)largest_of(nibble) * s->scale >= SWEEP_LUT_MAX + 1) s->heavy_at[s->heavy++] = (uint32_t)p;
+    }
+    size_t cap = s->heavy ? (ALL - planes * SWEEP_LUT_MAX) / s->heavy : 0;
+    for (size_t i = 0; i < s->heavy; i++) {
+        const uint64_t *nibble = s->distance->nibble + (size_t)s->heavy_at[i] * 16;
+        uint8_t *lut = s->heavy_lut + i * 32;
+        for (size_t x = 0; x < 16; x++) {
+            double rest = (double)nibble[x] * s->scale - SWEEP_LUT_MAX;
+            size_t step = rest < 0 ? 0 : rest >= (double)cap ? cap : (size_t)rest;
+            if (rest >= (double)cap + 1) s->capped = 1;
+            lut[x] = (uint8_t)step;
+            lut[16 + x] = (uint8_t)(step >> 8);
+        }
+        s->heavy_at[i] *= 64;
+    }
+    s->exact = s->scale == 1 && !s->capped;
     s->margin = s->exact ? 0 : (uint16_t)((double)planes / 2 + 4 * sqrt((double)planes / 12) + 1);
-    for (size_t p = 0; p < planes; p++)
-        quantise_nibble(nibble + p * 16, s->scale, SWEEP_LUT_MAX, s->mode[SWEEP_STREAM].lut + p * 16);
 }
 
 /* Order the groups of planes for SWEEP_SKIP. The group that is expected to add most to the cost of a code comes first.
@@ -96,12 +121,14 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->distance = distance;
     s->kernels = kernels;
     size_t groups = s->groups = (index->planes + SWEEP_GROUP - 1) / SWEEP_GROUP, luts = groups * SWEEP_GROUP * 16;
-    s->prepared =
-        wh_calloc(1, SWEEP_MODES * (luts + groups * (sizeof *s->mode[0].order + 1)) + groups * sizeof *s->left);
+    s->prepared = wh_calloc(1, SWEEP_MODES * (luts + groups * (sizeof *s->mode[0].order + 1)) +
+                                   groups * sizeof *s->left + index->planes * (sizeof *s->heavy_at + 32));
     if (!s->prepared) return WH_MEMORY;
     s->left = s->prepared;
-    uint32_t *order = s->left + groups;
+    s->heavy_at = s->left + groups;
+    uint32_t *order = s->heavy_at + index->planes;
     uint8_t *lut = (uint8_t *)(order + SWEEP_MODES * groups);
+    s->heavy_lut = lut + SWEEP_MODES * (luts + groups);
     for (int m = 0; m < SWEEP_MODES; m++) {
         s->mode[m].order = order + (size_t)m * groups;
         s->mode[m].lut = lut + (size_t)m * (luts + groups);
@@ -254,6 +281,9 @@ static void end_pass(struct sweep *s, struct collector *c) {
     s->fixed = 1;
     s->threshold = needed;
     set_trigger(s);
+    s->best = SWEEP_STREAM;
+    s->stage = CRUISE;
+    s->stage_end = SAMPLE_AT;
 }
 
 /* Choose after which groups SWEEP_SKIP checks whether to leave a block. `left` says after which groups the sampled
@@ -325,6 +355,9 @@ static void run_kernel(struct sweep *s, size_t last) {
                             .planes = index->planes,
                             .order = s->mode[mode].order,
                             .lut = s->mode[mode].lut,
+                            .heavy = s->heavy,
+                            .heavy_at = s->heavy_at,
+                            .heavy_lut = s->heavy_lut,
                             .check = s->mode[mode].check,
                             .left = s->left,
                             .first = s->next,

@@ -7,8 +7,9 @@
  *                                           which falls meanwhile          lowest sum first
  *
  * Sums. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
- * lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for these planes.
- * Higher costs of other planes are capped; the sum is then still a lower bound.
+ * lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for these planes. The
+ * others are heavy: they have a second look-up, of 16 bits. If that is not enough, costs are capped, and the sum is still
+ * a lower bound.
  *
  * Selection. A pass computes no distances. It lists the codes whose sum is within a threshold. From time to time, the
  * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for the rounding, and codes
@@ -52,7 +53,10 @@ struct sweep {
         uint8_t *check;
     } mode[SWEEP_MODES];
     size_t groups;
-    void *prepared;   /* memory of the arrays of `mode` and of `left`; NULL: not initialised yet */
+    size_t heavy; /* planes with costs that do not fit a byte: see struct sweep_job */
+    uint32_t *heavy_at;
+    uint8_t *heavy_lut;
+    void *prepared;   /* memory of all arrays above, and of `left`; NULL: not initialised yet */
     uint32_t *left;   /* per group, while sampling: how many blocks were left after it */
     int best;         /* the faster mode, as far as known */
     int stage;        /* enum stage in sweep.c */
@@ -60,7 +64,7 @@ struct sweep {
     uint64_t stage_nanoseconds[SWEEP_MODES];
     double scale;    /* of the sums */
     int exact;       /* 1: the scale is 1 and no cost was capped, so sums are distances in steps */
-    int capped;      /* 1: some costs were capped */
+    int capped;      /* 1: some costs of heavy planes were capped */
     uint16_t margin; /* added to the k-th smallest sum */
     uint16_t least;  /* codes with smaller sums come before the position at which the search resumes */
 

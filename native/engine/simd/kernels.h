@@ -15,8 +15,12 @@ struct sweep_job {
     const uint32_t *order; /* byte offset in the block of each group of SWEEP_GROUP planes, in visiting order. A smaller
                               group comes last */
     const uint8_t *lut;    /* 16 bytes per plane, in visiting order, each at most SWEEP_LUT_MAX */
-    const uint8_t *check;  /* per group: 1 to leave the block after it if all sums are above the threshold by then */
-    uint32_t *left;        /* per group: incremented for each block that was left after it */
+    size_t heavy;          /* planes with costs that do not fit a byte */
+    const uint32_t *heavy_at; /* byte offset of each heavy plane in the block */
+    const uint8_t *heavy_lut; /* per heavy plane: the low bytes of 16 look-ups, then their high bytes. They are added to
+                                  the look-ups of `lut`. No sum exceeds 65,535 */
+    const uint8_t *check;     /* per group: 1 to leave the block after it if all sums are above the threshold by then */
+    uint32_t *left;           /* per group: incremented for each block that was left after it */
     size_t first, last;
     uint16_t threshold; /* rows with larger sums are not returned */
     uint32_t *rows;     /* results are appended to `rows` and `sums`: `count` entries, space for `room` */

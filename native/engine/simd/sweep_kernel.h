@@ -70,6 +70,21 @@ static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, con
         }                                                                                                              \
     } while (0)
 
+/* Add the 16-bit look-ups of a heavy plane. */
+#define ADD_HEAVY_PLANE(plane, lut)                                                                                    \
+    do {                                                                                                               \
+        V low_bytes = v_table(lut), high_bytes = v_table((lut) + 16);                                                  \
+        for (int v = 0; v < VECTORS; v++) {                                                                            \
+            V x = v_load((plane) + v * V_BYTES);                                                                       \
+            V low[2] = {v_look_low(low_bytes, x), v_look_high(low_bytes, x)};                                          \
+            V high[2] = {v_look_low(high_bytes, x), v_look_high(high_bytes, x)};                                       \
+            for (int h = 0; h < 2; h++) {                                                                              \
+                all[h][v] = v_add16(all[h][v], v_add16(low[h], v_shift8(high[h])));                                    \
+                odd[h][v] = v_add16(odd[h][v], v_add16(v_odd(low[h]), v_shift8(v_odd(high[h]))));                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    } while (0)
+
 static TARGET size_t KERNEL(sweep)(struct sweep_job *job) {
     const size_t planes = job->planes, block_bytes = planes * 64, last = job->last;
     const size_t ahead = (AHEAD_BYTES + block_bytes - 1) / block_bytes * block_bytes;
@@ -80,6 +95,7 @@ static TARGET size_t KERNEL(sweep)(struct sweep_job *job) {
         const uint8_t *bytes = job->blocks + block * block_bytes, *lut = job->lut;
         V all[2][VECTORS], odd[2][VECTORS], even[2][VECTORS];
         for (int v = 0; v < VECTORS; v++) all[0][v] = all[1][v] = odd[0][v] = odd[1][v] = v_zero();
+        for (size_t p = 0; p < job->heavy; p++) ADD_HEAVY_PLANE(bytes + job->heavy_at[p], job->heavy_lut + 32 * p);
         uint64_t in[2][2];
         size_t g = 0;
         for (; g < full; g++, lut += SWEEP_GROUP * 16) {
