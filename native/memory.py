@@ -6,7 +6,7 @@ from whamming.native._engine import lib
 
 
 def release_memory() -> bool:
-    """Return the freed memory that the C library has kept to the system. Returns whether there was any."""
+    """Make the C library return the freed memory that it has kept. Returns whether there was any."""
     return bool(lib.wh_release_memory())
 
 

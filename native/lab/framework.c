@@ -15,7 +15,7 @@
  * as u. Eqn. 15 changes only the order of the tables within a round.
  *
  * PQTable's own rule: let v be a code found in all m tables. All of its substrings were probed, each at a cost of at
- * most f(s_i), so g(v) <= sum f(s_i) <= g(u). So if the root is no farther than v, every code in the heap is at least
+ * most f(s_i), so g(v) <= sum f(s_i) <= g(u). If the root is no farther than v, every code in the heap is at least
  * as near as u. The rule is also checked within a bucket of table i, when the rest of the bucket may still contain u.
  * Then u's substring i costs f(s_i), so sum f(s_i) <= g(u) still holds.
  *

@@ -37,8 +37,8 @@ int lab_weigher_start(struct lab_weigher *weigher, const lab_index *index, const
     for (size_t byte = 0; byte < index->code_bytes; byte++) {
         uint64_t *sums = weigher->sums[byte];
         sums[optimum[byte]] = 0;
-        /* Before bit `bit` is added, the sums of all values that differ from the optimum only in lower bits are known.
-         * */
+        /* Before bit `bit` is added, the sums of all values that differ from the optimum only in lower bits are
+         * known. */
         for (uint32_t bit = 0; bit < 8; bit++) {
             size_t i = 8 * byte + bit;
             uint64_t delta = i < index->bits ? deltas[i] : 0;
