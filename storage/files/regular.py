@@ -37,7 +37,8 @@ def open_regular(path: Path) -> IO[bytes]:
 def read_small(path: Path, limit: int) -> bytes:
     """Return the contents of a regular file. Raises InvalidArgumentError if it has more than ``limit`` bytes."""
     with open_regular(path) as file:
-        data = file.read(limit + 1)
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, limit) + 1)  # not more: Python takes the memory before it reads
     if len(data) > limit:
         raise InvalidArgumentError(f"{path} has more than {limit} bytes, too many for a file of its kind")
     return data

@@ -21,6 +21,7 @@ import whamming
 from tests.storage.conftest import Place
 from whamming import InvalidArgumentError
 from whamming.storage import CorruptStoreError, FormatError, read_codes, read_vectors
+from whamming.storage.files.regular import read_small
 from whamming.storage.transfer import numpy_files
 
 BITS = 16
@@ -158,6 +159,14 @@ def test_a_file_that_says_less_than_it_holds_gives_no_more(tmp_path: Path) -> No
     (tmp_path / "items.npz").write_bytes(zipped("codes.npy", npy("(3, 2)", bytes(50 << 20)), size))
     with pytest.raises(InvalidArgumentError, match="CRC"):
         read_codes(tmp_path / "items.npz", BITS)
+
+
+def test_a_small_file_takes_little_memory_whatever_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"abc")
+    assert read_small(path, 1 << 50) == read_small(path, 3) == b"abc"
+    with pytest.raises(InvalidArgumentError, match="more than 2 bytes"):
+        read_small(path, 2)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
