@@ -26,6 +26,9 @@ NPZ_FACTOR: Final = 16
 the file if that is more."""
 _HEADER_BYTES: Final = 10_000
 """Maximum size of an array's header. numpy has the same limit."""
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The compression methods that numpy writes. ``zipfile`` expands the others without a limit: 1 KB may take gigabytes."""
+_METHOD_NAMES: Final = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA", 93: "Zstandard"}
 _MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
 _CHUNK: Final = 1 << 20
@@ -90,8 +93,17 @@ def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _members(archive: zipfile.ZipFile, names: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
+    """Return the named arrays. Raises ValueError if one is compressed in a way that numpy does not write."""
     present = set(archive.namelist())
-    return {name: archive.getinfo(f"{name}.npy") for name in names if f"{name}.npy" in present}
+    members = {name: archive.getinfo(f"{name}.npy") for name in names if f"{name}.npy" in present}
+    for info in members.values():
+        if info.compress_type not in _METHODS:
+            method = _METHOD_NAMES.get(info.compress_type, f"method {info.compress_type}")
+            raise ValueError(
+                f"{info.filename} is compressed with {method}; only deflate and no compression are supported: save it "
+                "with numpy.savez_compressed or numpy.savez"
+            )
+    return members
 
 
 def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -169,6 +169,38 @@ def test_a_small_file_takes_little_memory_whatever_its_limit(tmp_path: Path) -> 
         read_small(path, 2)
 
 
+READ_BOMB = """
+import resource, sys
+from pathlib import Path
+from whamming.native import InvalidArgumentError
+from whamming.storage import read_codes
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_codes(Path(sys.argv[1]), 16)
+except InvalidArgumentError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA")])
+def test_compression_without_a_limit_is_refused(method: int, name: str, tmp_path: Path) -> None:
+    """zipfile expands bzip2 and LZMA as far as they go, whatever size the member claims. Here it is 256 MiB."""
+    path, start = tmp_path / "items.npz", npy("(3, 2)")
+    with zipfile.ZipFile(path, "w", method) as archive:
+        with archive.open("codes.npy", "w") as member:
+            member.write(start)
+            for _ in range(256):
+                member.write(bytes(1 << 20))
+        archive.infolist()[0].file_size = len(start) + 6
+    assert path.stat().st_size < 100_000
+    run = subprocess.run([sys.executable, "-c", READ_BOMB, path], capture_output=True, text=True, check=True)
+    *message, grown = run.stdout.splitlines()
+    assert f"compressed with {name}" in message[0]
+    assert int(grown) < 64 << 10, "KiB"
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_damaged_files_are_invalid_arguments(suffix: str, tmp_path: Path) -> None:
     """Flipped, lost and repeated bytes: an answer, or an InvalidArgumentError, and nothing else."""
