@@ -49,11 +49,18 @@ class ForwardedCall:
             return
         self._index = request.index or self._index
         if request.durability != index_pb2.DURABILITY_FSYNC:
-            self._touched[self._index] = request.durability == index_pb2.DURABILITY_ASYNC
+            is_async = request.durability == index_pb2.DURABILITY_ASYNC
+            _note(self._touched, self._index, is_async)
 
     def receives(self) -> None:
         """A response has arrived, so at least one of the requests was applied."""
-        self._unsaved.update(self._touched)
+        for index, is_async in self._touched.items():
+            _note(self._unsaved, index, is_async)
+
+
+def _note(unsaved: dict[str, bool], index: str, is_async: bool) -> None:
+    """Note a write to an index. A later write does not commit an async one, so True stays True."""
+    unsaved[index] = is_async or unsaved.get(index, False)
 
 
 class OwnWrites:
@@ -92,4 +99,4 @@ class OwnWrites:
         except grpc.aio.AioRpcError as error:
             if error.code() != grpc.StatusCode.NOT_FOUND:  # NOT_FOUND: the index was deleted
                 log.warning("recent writes to the index %s cannot be saved: %s", name, error.details())
-                self._unsaved.setdefault(name, certain)
+                _note(self._unsaved, name, certain)
