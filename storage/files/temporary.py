@@ -22,6 +22,7 @@ from typing import IO, Final
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, PRIVATE_FILE, sync
 
 _NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.new", re.DOTALL)
+_OPENED: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextlib.contextmanager
@@ -34,19 +35,40 @@ def temporary(path: Path, *, directory: bool = False) -> Iterator[Path]:
         for entry in os.listdir(path.parent):
             if _NAME.fullmatch(entry):
                 remove_leftover(path.parent / entry)
-    lock = None
-    while lock is None:  # until the file is locked, another process may remove it as a leftover
+    new, handle = _create(path, directory=directory)
+    try:
+        yield new
+    finally:
+        remove(new)
+        os.close(handle)
+
+
+def _create(path: Path, *, directory: bool) -> tuple[Path, int]:
+    """Create a temporary file or directory. Returns its path, and a descriptor that holds its lock.
+
+    Some file systems have no locks, for example some network file systems. There, it is not locked. It is safe all the
+    same: other processes remove only what they can lock.
+    """
+    while True:
         new = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
         if directory:
             new.mkdir(mode=PRIVATE_DIRECTORY)
         else:
             os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE))
-        lock = _try_lock(new)
-    try:
-        yield new
-    finally:
+        try:
+            handle = os.open(new, _OPENED)
+        except FileNotFoundError:  # another process has removed it as a leftover
+            continue
+        except BaseException:
+            remove(new)
+            raise
+        try:
+            if _lock(handle, new):
+                return new, handle
+        except OSError:  # no locks
+            return new, handle
+        os.close(handle)  # another process is removing it as a leftover
         remove(new)
-        os.close(lock)
 
 
 @contextlib.contextmanager
@@ -75,11 +97,14 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove a file or directory of our own user if nobody has locked it."""
-    lock = _try_lock(path)
-    if lock is not None:
-        remove(path)
-        os.close(lock)
+    """Remove a file or directory of our own user if it can be locked. Otherwise it may be in use."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, _OPENED)
+        try:
+            if _is_own(handle) and _lock(handle, path):
+                remove(path)
+        finally:
+            os.close(handle)
 
 
 def remove(path: Path) -> None:
@@ -91,19 +116,19 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock of a path; None if it is locked, gone, or not ours."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
+def _is_own(handle: int) -> bool:
+    """Return whether an open path is a file or a directory of our own user."""
+    status = os.fstat(handle)
+    return status.st_uid == os.geteuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+
+
+def _lock(handle: int, path: Path) -> bool:
+    """Lock an open path. Returns False if another process has locked or removed it.
+
+    Raises OSError if the file system has no locks.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        opened, now = os.fstat(handle), path.lstat()
-        is_plain = stat.S_ISREG(opened.st_mode) or stat.S_ISDIR(opened.st_mode)
-        if os.path.samestat(opened, now) and opened.st_uid == os.geteuid() and is_plain:
-            return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return None
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

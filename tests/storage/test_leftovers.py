@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -106,3 +108,37 @@ def test_files_of_other_users_stay(tmp_path: Path) -> None:
     with temporary(tmp_path / "a"):
         pass
     assert other.exists()
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_file_systems_without_locks(directory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example NFS without a lock daemon. Nothing is locked, so nobody may remove a temporary file there."""
+    tries = 0
+
+    def refuse(handle: int, operation: int) -> None:
+        nonlocal tries
+        tries += 1
+        assert tries < 10, "it tries again and again"
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with temporary(tmp_path / "a", directory=directory) as one, temporary(tmp_path / "b") as two:
+        assert entries(tmp_path) == sorted((one.name, two.name))
+        one.rename(tmp_path / "a")
+    assert entries(tmp_path) == ["a"]
+
+
+def test_file_systems_that_give_files_to_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example NFS, which gives the files of root to nobody, and CIFS."""
+    own, tries = os.geteuid(), 0
+
+    def other() -> int:
+        nonlocal tries
+        tries += 1
+        assert tries < 10, "it tries again and again"
+        return own + 1
+
+    monkeypatch.setattr(os, "geteuid", other)
+    with temporary(tmp_path / "a") as one, temporary(tmp_path / "b") as two:
+        assert entries(tmp_path) == sorted((one.name, two.name))
+    assert entries(tmp_path) == []
