@@ -197,8 +197,7 @@ class Server:
         self._search.stop()
         await self._grpc.stop(min(1.0, grace + 0.2))
         self._housekeeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._housekeeping
+        await asyncio.gather(self._housekeeping, return_exceptions=True)
         await self._release()
         log.info("stopped")
 
@@ -241,14 +240,28 @@ class Server:
             await self._health.set(name, states.NOT_SERVING if self._problems else states.SERVING)
 
     async def _do_housekeeping(self) -> None:
-        """Periodically let go of old snapshots, check the files, and release memory after many calls have ended."""
+        """Periodically let go of old snapshots, look at the files, and release memory after many calls have ended.
+
+        A step that fails does not prevent the others. Its error is logged once, until the step succeeds again.
+        """
+        steps = self._search.expire, self._items.expire, self._refresh, self._check_files, self._release_memory
+        failing = set()
         while True:
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, self.config.snapshot_seconds / 4))
-            await self._search.expire()
-            await self._items.expire()
-            if self._writer is not None:
-                await asyncio.to_thread(refresh_open_indexes, self._database)
-            await self._check_files()
-            if self._clients.peak >= max(CROWD, 2 * self._clients.count):
-                self._clients.peak = self._clients.count
-                await asyncio.to_thread(release_memory)
+            for step in steps:
+                try:
+                    await step()
+                    failing.discard(step)
+                except Exception:
+                    if step not in failing:
+                        log.exception("housekeeping failed; the server goes on, and tries again")
+                    failing.add(step)
+
+    async def _refresh(self) -> None:
+        if self._writer is not None:
+            await asyncio.to_thread(refresh_open_indexes, self._database)
+
+    async def _release_memory(self) -> None:
+        if self._clients.peak >= max(CROWD, 2 * self._clients.count):
+            self._clients.peak = self._clients.count
+            await asyncio.to_thread(release_memory)

@@ -25,6 +25,6 @@ def file_problems(database: Database) -> list[str]:
         try:
             index.check_files(writing=not database.read_only)
         except WhammingError as error:
-            if not index.closed:  # an index that was dropped meanwhile is no problem
+            if index.is_open:  # an index that was dropped, or closed for being idle, meanwhile is no problem
                 problems.append(f"index {name!r}: {error}")
     return problems

@@ -92,9 +92,14 @@ class StoredIndex(IndexVerbs):
                 self._uses -= 1
 
     @property
+    def open_store(self) -> Store | None:
+        """The store if it is open. Unlike :attr:`store`, this never opens it."""
+        return None if self.closed else self._store
+
+    @property
     def is_open(self) -> bool:
-        """Whether the store is open. If not, the next use of the index has to wait until it is."""
-        return self._store is not None and not self.closed
+        """Whether the store is open. If not, the next call that uses the index has to wait for it."""
+        return self.open_store is not None
 
     def touch(self) -> None:
         """Note that the index is in use."""
@@ -410,7 +415,7 @@ class StoredIndex(IndexVerbs):
 
     def check_files(self, *, writing: bool) -> None:
         """See :meth:`Store.check_files`. This does not open an index that was closed for being idle."""
-        if (store := self._store) is not None:
+        if (store := self.open_store) is not None:
             store.check_files(writing=writing)
 
     def abandon(self) -> None:

@@ -105,7 +105,7 @@ class Searcher:
     def _is_ready(self, query: Query) -> bool:
         """Return whether a query can be searched without blocking: its index is open, and a snapshot takes no time."""
         index = self._indexes.get(query.request.index)
-        return index is not None and index.is_open and getattr(index.store, "is_ready", False)
+        return index is not None and getattr(index.open_store, "is_ready", False)
 
     def resume(self, queries: Sequence[Query]) -> None:
         """Resume blocked queries of one call."""

@@ -37,9 +37,10 @@ class SnapshotLease:
 
     def check_growth(self) -> None:
         """Make the lease stale if too much of the file has become obsolete. Called about once per second."""
-        if not self._index.is_open:  # nobody writes to a closed index
+        store = self._index.open_store
+        if store is None:  # nobody writes to a closed index
             return
-        total, used = self._index.store.file_sizes()
+        total, used = store.file_sizes()
         if self._obsolete is None:
             self._obsolete = total - used
         elif total - used - self._obsolete > max(MAX_OBSOLETE_BYTES, used):

@@ -107,6 +107,45 @@ async def test_embedded_server_serves_its_own_or_a_given_database(tmp_path: Path
     whamming.open(data).close()
 
 
+class UnluckyServer(Server):
+    """A step of its housekeeping fails each time, and the health check the first three times."""
+
+    refreshes = checks = 0
+
+    async def _refresh(self) -> None:
+        self.refreshes += 1
+        raise OSError("unlucky")
+
+    async def _check_files(self) -> None:
+        self.checks += 1
+        if self.checks <= 3:
+            raise RuntimeError("unhealthy")
+        await super()._check_files()
+
+
+async def test_housekeeping_goes_on_after_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = str(tmp_path / "db")
+    async with UnluckyServer(Config(listen="127.0.0.1:0", data=data, snapshot_seconds=0.1)) as server:
+        async with asyncio.timeout(PATIENCE):
+            while server.checks < 6 or server.refreshes < 6:
+                await asyncio.sleep(0.01)
+    errors = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert sorted(errors) == ["unhealthy", "unlucky"], "each is logged once"
+    whamming.open(data).close()
+
+
+class BrokenServer(Server):
+    async def _do_housekeeping(self) -> None:
+        raise RuntimeError("broken")
+
+
+async def test_stopping_closes_the_database_whatever_the_housekeeping_raised(tmp_path: Path) -> None:
+    data = str(tmp_path / "db")
+    async with BrokenServer(Config(listen="127.0.0.1:0", data=data)):
+        await asyncio.sleep(0)
+    whamming.open(data).close()
+
+
 async def test_listening_on_an_address_in_use_fails(tmp_path: Path) -> None:
     async with Server(Config(listen="127.0.0.1:0", data=":memory:")) as server:
         data = str(tmp_path / "db")

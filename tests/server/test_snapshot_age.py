@@ -10,9 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
+import whamming
 from tests.serving import ServerProcess
-from whamming import connect
+from whamming import StoredIndex, connect
 from whamming.server.search import snapshot_lease
+from whamming.storage import open_indexes
+from whamming.storage.store.protocol import Store
 from whamming.v1.item_pb2 import ScanRequest, ScanResponse
 from whamming.v1.item_pb2_grpc import ItemServiceStub
 from whamming.wire.columns import ids_of
@@ -131,3 +134,34 @@ def test_a_scan_resumes_after_a_restart(server: Callable[..., ServerProcess]) ->
         found += pieces
         assert np.array_equal(np.concatenate([rows.ids for rows in found]), np.arange(N))
         assert np.array_equal(np.concatenate([rows.codes for rows in found]), CODES)
+
+
+class IdleSoon(StoredIndex):
+    """Once armed, it is closed for being idle as soon as somebody has looked whether it is open."""
+
+    close_idle: Callable[[StoredIndex], bool] | None = None
+
+    @property
+    def open_store(self) -> Store | None:
+        found, close = super().open_store, self.close_idle
+        if close is not None:
+            self.close_idle = None
+            assert close(self)
+        return found
+
+    @property
+    def is_open(self) -> bool:
+        return self.open_store is not None
+
+
+def test_checking_the_growth_opens_no_idle_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_indexes, "StoredIndex", IdleSoon)
+    with whamming.open(tmp_path / "db") as database:
+        index = database.create_index("docs", 8)
+        assert isinstance(index, IdleSoon)
+        lease = snapshot_lease.SnapshotLease(index, index.snapshot(), 3600)
+        index.close_idle = database.indexes.close_if_idle
+        lease.check_growth()
+        assert index.close_idle is None
+        assert not index.is_open
+        assert not lease.is_stale
