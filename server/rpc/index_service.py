@@ -46,7 +46,8 @@ class IndexService:
     async def CreateIndex(  # noqa: N802 - the name in the proto
         self, request: index_pb2.CreateIndexRequest, context: Context
     ) -> index_pb2.CreateIndexResponse:
-        described = choices_of(request.settings) | _encoder_of(request)
+        described = choices_of(request.settings)
+        described |= await self._storage.run(_encoder_of, request)  # in a thread: it may have megabytes
         bits = request.settings.bits or None
         with in_field("name"):
             check_name(request.name)

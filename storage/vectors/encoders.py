@@ -71,6 +71,11 @@ STEP_CELLS: Final = 1 << 16
 MAX_ROUNDS: Final = 1000
 """The largest number of rounds in the training of an encoder. Descriptions of indexes list the errors of all rounds."""
 
+JSON_BYTES: Final = 64 << 10
+"""Maximum size of the JSON in an encoder's bytes. With the errors of all rounds it has about 22 KiB."""
+
+_KEYS: Final = frozenset(("kind", "dim", "bits", "centred", "samples", "errors", "converged", "arrays"))
+"""The keys of the JSON."""
 _header = struct.Struct("<4sIII")
 _UNIT: Final = 2.0**-24
 _LARGEST: Final = 2.0**126
@@ -328,24 +333,31 @@ class Encoder:
 
     @classmethod
     def _parse(cls, data: bytes, size: int) -> Encoder:
+        if size > JSON_BYTES:
+            raise ValueError(f"its JSON has {size} bytes; at most {JSON_BYTES} are allowed")
         values: dict[str, Any] = json.loads(data[_header.size : _header.size + size])
+        if set(values) != _KEYS:
+            raise ValueError(f"its JSON has the keys {', '.join(sorted(values))[:200]}")
+        names, errors = values["arrays"], values["errors"]
+        if len(names) > len(_ARRAYS) or len(set(names)) < len(names):
+            raise ValueError(f"it has {len(names)} arrays; at most one of each kind is allowed")
+        if len(errors) > MAX_ROUNDS + 1:
+            raise ValueError(f"{len(errors) - 1} rounds; at most {MAX_ROUNDS} are possible")
         kind, dim, bits = values["kind"], check_dim(values["dim"]), check_bits(values["bits"])
         check_choice("kind", kind, get_args(Kind))
         shapes = {"matrix": (dim, bits), "offsets": (bits,), "expected": (bits, 2)}
         arrays: dict[str, NDArray[Any]] = {}
         at = _header.size + size
-        for name in values["arrays"]:
+        for name in names:
             arrays[name] = np.frombuffer(data, _ARRAYS[name], math.prod(shapes[name]), at).reshape(shapes[name])
             at += arrays[name].nbytes
             if not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} has values that are not finite")
         if at != len(data) or (kind == "sign") == ("matrix" in arrays) or (kind == "sign" and bits > dim):
             raise ValueError(f"{len(data)} bytes with {', '.join(arrays)} for {kind}, dim = {dim}, bits = {bits}")
-        training = Training(int(values["samples"]), tuple(map(float, values["errors"])), bool(values["converged"]))
+        training = Training(int(values["samples"]), tuple(map(float, errors)), bool(values["converged"]))
         if not 0 <= training.samples < 2**64 or not all(map(math.isfinite, training.errors)):
             raise ValueError(f"samples = {training.samples}, errors = {training.errors[:3]}")
-        if training.rounds > MAX_ROUNDS:
-            raise ValueError(f"{training.rounds} rounds; at most {MAX_ROUNDS} are possible")
         centred, matrix, expected = bool(values["centred"]), arrays.get("matrix"), arrays.get("expected")
         return cls(kind, dim, bits, centred, matrix, arrays["offsets"], expected, training)
 

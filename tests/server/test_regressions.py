@@ -36,6 +36,7 @@ from whamming.server.search.searcher import Searcher
 from whamming.storage import ClosedError, Database, IndexSettings, open_database
 from whamming.storage.files.environment import Environment
 from whamming.storage.files.lmdb_backend import write_index
+from whamming.storage.vectors.encoders import Encoder
 from whamming.storage.vectors.fitting import fit
 from whamming.v1 import index_pb2, index_pb2_grpc, item_pb2, search_pb2
 from whamming.wire.service_errors import AnswerTooLargeError
@@ -321,3 +322,19 @@ async def test_an_idle_worker_frees_its_last_job() -> None:
             gc.collect()
     finally:
         scheduler.close()
+
+
+async def test_a_fitted_encoder_is_not_read_in_the_event_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have 16 MiB."""
+    read, threads = Encoder.from_bytes, []
+
+    def spy(data: bytes) -> Encoder:
+        threads.append(threading.current_thread())
+        return read(data)
+
+    monkeypatch.setattr(Encoder, "from_bytes", spy)
+    request = index_pb2.CreateIndexRequest(name="docs", fitted_encoder=fit("lsh", dim=4, bits=8).to_bytes())
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await index_pb2_grpc.IndexServiceStub(channel).CreateIndex(request)  # type: ignore[no-untyped-call]
+    assert threads
+    assert threading.current_thread() not in threads

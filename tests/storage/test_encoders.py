@@ -20,7 +20,16 @@ from tests.native.examples import generated
 from whamming.native import Costs, Index, InvalidArgumentError
 from whamming.storage import CorruptStoreError, FormatError, StorageError
 from whamming.storage.vectors import encoders
-from whamming.storage.vectors.encoders import Encoder, Form, Kind, Training, check_encoder, load_encoder
+from whamming.storage.vectors.encoders import (
+    JSON_BYTES,
+    MAX_ROUNDS,
+    Encoder,
+    Form,
+    Kind,
+    Training,
+    check_encoder,
+    load_encoder,
+)
 from whamming.storage.vectors.fitting import fit
 
 KINDS: tuple[Kind, ...] = ("sign", "lsh", "itq")
@@ -383,6 +392,36 @@ def test_deeply_nested_json_is_refused_as_damage() -> None:
     text = b"[" * 200_000
     with pytest.raises(CorruptStoreError, match="contradicts itself"):
         Encoder.from_bytes(resealed(data[:12] + struct.pack("<I", len(text)) + text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"errors": [0.5] * (MAX_ROUNDS + 2)}, f"{MAX_ROUNDS + 1} rounds; at most {MAX_ROUNDS}"),
+        ({"errors": ["x"] * (MAX_ROUNDS + 2)}, f"{MAX_ROUNDS + 1} rounds; at most {MAX_ROUNDS}"),
+        ({"arrays": ["offsets", "offsets"]}, "2 arrays"),
+        ({"arrays": ["x"] * 9}, "9 arrays"),
+        ({"more": []}, "has the keys"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_values_are_counted_before_they_are_converted(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptStoreError, match=message):
+        Encoder.from_bytes(edited(make("lsh", 3, 2).to_bytes(), **changes))
+
+
+@pytest.mark.parametrize("text", [b"[" * (JSON_BYTES + 8), b"{}" + b" " * JSON_BYTES, b"[" + b"[]," * 1_000_000])
+def test_a_large_json_is_refused_before_it_is_parsed(text: bytes) -> None:
+    """The error is about its size, though it is no JSON either, or has no keys."""
+    data = make("lsh", 3, 2).to_bytes()
+    with pytest.raises(CorruptStoreError, match=f"JSON has {len(text)} bytes; at most {JSON_BYTES}"):
+        Encoder.from_bytes(resealed(data[:12] + struct.pack("<I", len(text)) + text))
+
+
+def test_the_largest_training_fits_into_the_json() -> None:
+    longest = Training(2**64 - 1, (-1 / 3e200,) * (MAX_ROUNDS + 1), converged=False)
+    encoder = dataclasses.replace(make("itq"), training=longest)
+    assert same(Encoder.from_bytes(encoder.to_bytes()), encoder)
 
 
 ODD: dict[str, Any] = {
