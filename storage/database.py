@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
 from whamming.storage.directory import DEFAULT_STORE, RESERVED, Mode, WriterLock, clean_up, names_in, prepare
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
-from whamming.storage.files.temporary import remove
+from whamming.storage.files.temporary import locked_path, remove
 from whamming.storage.index_info import IndexInfo
 from whamming.storage.open_indexes import OpenIndexes
 from whamming.storage.settings import (
@@ -174,19 +173,18 @@ class Database(DatabaseVerbs):
                 return index
             if (self.path / name).exists():
                 raise AlreadyExistsError(f"{self.path / name} exists but is not an index; choose another index name")
-            new = self.path / f".{name}.{uuid.uuid4().hex}.new"
             try:
-                self._backend.create(new, settings)
-                new.chmod(PRIVATE_DIRECTORY)  # the store may have chosen another mode
-                if fitted is not None:
-                    fitted.save(new / ENCODER_FILE)
-                read_encoder(new, settings)  # fail now rather than when the index is opened
-                new.rename(self.path / name)
-                sync(self.path)
+                with locked_path(self.path / name, directory=True) as around:
+                    new = around / name  # stores create the directory themselves
+                    self._backend.create(new, settings)
+                    new.chmod(PRIVATE_DIRECTORY)  # the store may have chosen another mode
+                    if fitted is not None:
+                        fitted.save(new / ENCODER_FILE)
+                    read_encoder(new, settings)  # fail now rather than when the index is opened
+                    new.rename(self.path / name)
+                    sync(self.path)
             except OSError as error:
                 raise from_system(error, self.path) from error
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
             made = self._index(name)  # still under the lock, so nobody can drop the index before it is opened
         self.indexes.make_room()
         return made

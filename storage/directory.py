@@ -17,14 +17,13 @@ import json
 import os
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
-from whamming.storage.files.locks import PRIVATE_DIRECTORY, open_private, sync, sync_parents, try_lock, unlock
+from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync, sync_parents, try_lock, unlock
 from whamming.storage.files.regular import read_small
-from whamming.storage.files.temporary import remove
+from whamming.storage.files.temporary import locked_path, remove, remove_leftovers
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
@@ -99,20 +98,12 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _write_mark(mark: Path, store: str) -> None:
-    part = mark.with_name(f".{MARK}.{uuid.uuid4().hex}.new")
-    try:
-        with open_private(part, "wb") as file:
+    with locked_path(mark) as part:
+        with part.open("wb") as file:
             file.write(json.dumps({"format": FORMAT, "store": store}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    try:
         part.rename(mark)
-    except FileNotFoundError:  # another process opened the database at the same time and cleaned up
-        if not mark.exists():
-            raise
     sync(mark.parent)
 
 
@@ -174,7 +165,8 @@ def clean_up(path: Path) -> None:
     The process may have died between a rename and the sync of this rename. A power failure could then undo the rename.
     """
     try:
-        for left in (*path.glob(".*.new"), *path.glob(".*.dropped")):
+        remove_leftovers(path)
+        for left in path.glob(".*.dropped"):
             remove(left)
         sync(path)
     except OSError as error:

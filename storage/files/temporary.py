@@ -2,8 +2,8 @@
 
 A process locks each temporary file that it creates, and keeps the lock until it has renamed or removed the file. The
 system releases the locks of a process that dies. So a temporary file that can be locked is a leftover. It is removed
-when a process creates another temporary file in the same directory. Files of other users, and files whose names do not
-have the form of a temporary name, are left alone.
+when a process creates another temporary file in the same directory, or opens a database there for writing. Files of
+other users, and files whose names do not have the form of a temporary name, are left alone.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ def temporary(path: Path, *, directory: bool = False) -> Iterator[Path]:
 
     It is removed at the end of the block, unless it was renamed.
     """
-    with contextlib.suppress(PermissionError):  # a directory that we may write to but not list
-        for entry in os.listdir(path.parent):
-            if _NAME.fullmatch(entry):
-                remove_leftover(path.parent / entry)
+    remove_leftovers(path.parent)
+    with locked_path(path, directory=directory) as new:
+        yield new
+
+
+@contextlib.contextmanager
+def locked_path(path: Path, *, directory: bool = False) -> Iterator[Path]:
+    """Like :func:`temporary`, but leave leftovers alone, so that this takes no longer in a large directory."""
     new, handle = _create(path, directory=directory)
     try:
         yield new
@@ -96,7 +100,15 @@ def replacing(*paths: Path) -> Iterator[list[IO[bytes]]]:
             sync(path.parent)
 
 
-def remove_leftover(path: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
+    """Remove temporary files and directories of killed processes."""
+    with contextlib.suppress(PermissionError):  # a directory that we may write to but not list
+        for entry in os.listdir(directory):
+            if _NAME.fullmatch(entry):
+                _remove_leftover(directory / entry)
+
+
+def _remove_leftover(path: Path) -> None:
     """Remove a file or directory of our own user if it can be locked. Otherwise it may be in use."""
     with contextlib.suppress(OSError):
         handle = os.open(path, _OPENED)

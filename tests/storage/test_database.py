@@ -353,20 +353,23 @@ def test_a_database_knows_its_store(persistent: Place) -> None:
             check_items(database.index("docs").snapshot(), model)
 
 
+HEX = "0123456789abcdef" * 2
+
+
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "db"
     path.mkdir()
-    (path / ".whamming.json.123.new").write_text("")
+    (path / f".whamming.json.{HEX}.new").write_text("")
     (path / "lost+found").mkdir()
     with whamming.open(path) as database:
         fill(database)
         assert database.list_indexes() == ["docs"]
         assert database.verify()["docs"].ok
-    shutil.copytree(path / "docs", path / ".docs.123.new")
+    shutil.copytree(path / "docs", path / f".docs.{HEX}.new")
     shutil.copytree(path / "docs", path / ".docs.123.dropped")
     with whamming.open(path, mode="r") as database:
         assert database.list_indexes() == ["docs"]
-    assert (path / ".docs.123.new").exists()
+    assert (path / f".docs.{HEX}.new").exists()
     with whamming.open(path) as database:
         assert database.list_indexes() == ["docs"]
     assert sorted(p.name for p in path.iterdir()) == ["docs", "lost+found", "whamming.json", "writer.lock"]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import whamming
-from whamming.storage import export_items
+from whamming.storage import IndexSettings, export_items
 from whamming.storage.files.temporary import temporary
+from whamming.storage.store.protocol import Backend
 
 HEX = "0123456789abcdef" * 2
 KILLED = """
@@ -142,3 +143,25 @@ def test_file_systems_that_give_files_to_another_user(tmp_path: Path, monkeypatc
     with temporary(tmp_path / "a") as one, temporary(tmp_path / "b") as two:
         assert entries(tmp_path) == sorted((one.name, two.name))
     assert entries(tmp_path) == []
+
+
+def test_opening_a_database_for_writing_leaves_a_running_export_alone(tmp_path: Path) -> None:
+    with whamming.open(tmp_path / "db") as database:
+        database.create_index("docs", bits=8)
+    with temporary(tmp_path / "db" / "docs.npz") as running, whamming.open(tmp_path / "db"):
+        assert running.exists()
+
+
+def test_an_export_leaves_an_index_that_is_being_created_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with whamming.open(tmp_path / "db") as database:
+        docs = database.create_index("docs", bits=8)
+        backend = type(database._backend)
+        create = backend.create
+
+        def create_and_export(self: Backend, path: Path, settings: IndexSettings) -> None:
+            create(self, path, settings)
+            export_items(docs, tmp_path / "db" / "docs.npz")
+
+        monkeypatch.setattr(backend, "create", create_and_export)
+        assert database.create_index("more", bits=8).count() == 0
+    assert entries(tmp_path / "db") == ["docs", "docs.npz", "more", "whamming.json", "writer.lock"]
