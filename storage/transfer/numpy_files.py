@@ -27,7 +27,7 @@ the file if that is more."""
 _HEADER_BYTES: Final = 10_000
 """Maximum size of an array's header. numpy has the same limit."""
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""The compression methods that numpy writes. ``zipfile`` expands the others without a limit: 1 KB may take gigabytes."""
+"""The compression methods that numpy writes. ``zipfile`` expands the others without a limit: 1 KB takes gigabytes."""
 _METHOD_NAMES: Final = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA", 93: "Zstandard"}
 _MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"

@@ -88,7 +88,7 @@ SETTING = index_pb2.DURABILITY_UNSPECIFIED
 
 @pytest.mark.parametrize("later", [SETTING, FSYNC])
 @pytest.mark.parametrize("streams", [1, 2])
-def test_an_async_write_stays_unsaved_after_later_writes(streams: int, later: index_pb2.Durability.ValueType) -> None:
+def test_an_async_write_stays_unsaved_after_later_writes(streams: int, later: int) -> None:
     """In the same stream, where the later write is sent before the first response arrives, or in another one."""
     unsaved: dict[str, bool] = {}
     calls = [ForwardedCall("/whamming.v1.ItemService/Upsert", unsaved) for _ in range(streams)]
