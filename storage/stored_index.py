@@ -28,6 +28,7 @@ from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
 from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
+from whamming.storage.vectors.steps import Steps, finish
 from whamming.storage.verbs import IndexVerbs, verb
 
 ENCODER_FILE: Final = "encoder"
@@ -200,13 +201,19 @@ class StoredIndex(IndexVerbs):
             return WriteBatch.of(self.settings, ids, codes, payloads, deletes)
         if codes is not None:
             raise InvalidArgumentError("both codes and vectors; give only one of them")
+        return finish(self.encoding(ids, vectors, payloads, deletes))
+
+    def encoding(
+        self, ids: ArrayLike, vectors: ArrayLike, payloads: Sequence[bytes | None] | Payloads | None, deletes: ArrayLike
+    ) -> Steps[WriteBatch]:
+        """Make a :meth:`batch` of items with vectors in short steps."""
         encoder, settings = self._need_encoder(), self.settings
         rows, _ = as_vectors(vectors, encoder.dim)
         kept = None
         if settings.keep_vectors is not None:
             kept = pack_vectors(rows, settings.keep_vectors)
             rows = unpack_vectors(kept, settings.keep_vectors)
-        made = settings.from_engine(encoder.encode(rows))
+        made = settings.from_engine((yield from encoder.encoding(rows)))
         return WriteBatch.of(settings, ids, made, payloads, deletes, vectors=kept)
 
     @verb

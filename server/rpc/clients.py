@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Final
 
 import grpc
@@ -20,6 +21,10 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 FORWARDED: Final = "whamming-client"
 """Metadata of a forwarded call: the name of the client that made it. Only other processes of this server may set it."""
+
+
+CURRENT: Final[ContextVar[str]] = ContextVar("client", default="")
+"""The name of the client whose call the current task handles; empty for the server's own work."""
 
 
 def name_of(context: Any) -> str:
@@ -166,6 +171,7 @@ class Clients:
                 "for some to end, or open another connection"
             )
         self._clients[name] = client
+        CURRENT.set(name)
         call = ClientCall(client, self._memory, self._first_seconds)
         client.calls.add(call)
         try:

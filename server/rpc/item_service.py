@@ -6,12 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whamming.server.rpc.methods import Context, Receive, Send
 from whamming.server.rpc.scan import Scan
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
-from whamming.storage import Rows, StoredIndex
+from whamming.storage import Payloads, Rows, StoredIndex
+from whamming.storage.items.write_batch import WriteBatch
+from whamming.storage.settings import Durability
+from whamming.storage.vectors.steps import Steps
 from whamming.v1 import item_pb2
 from whamming.wire.columns import ids_of, matrix_of, payload_list_column, payloads_of
 from whamming.wire.enums import DURABILITIES
@@ -48,7 +52,12 @@ class ItemService:
         while (request := await receive()) is not None:
             if index is None or (request.index and request.index != index.name):
                 index = await self._storage.index(request.index)
-            count = await self._storage.run(_upsert, index, request)
+            durability = DURABILITIES.word("durability", request.durability)
+            if request.items.HasField("vectors"):
+                batch = await self._storage.encode(_encoded(index, request.items))
+                count = await self._storage.run(_write, index, request, batch, durability)
+            else:
+                count = await self._storage.run(_upsert, index, request, durability)
             await send(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
 
     async def Delete(  # noqa: N802
@@ -90,31 +99,45 @@ class ItemService:
             await self._storage.run(scan.expire)
 
 
-def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest) -> int:
-    """Write one batch. Returns its number of items."""
-    items, durability = request.items, DURABILITIES.word("durability", request.durability)
+def _upsert(index: StoredIndex, request: item_pb2.UpsertRequest, durability: Durability | None) -> int:
+    """Write items with codes. Returns their number."""
+    ids, payloads = _ids_and_payloads(request.items)
+    width, data = index.settings.code_bytes, request.items.codes
+    if len(data) != len(ids) * width:
+        raise FieldError(
+            "items.codes",
+            f"items.codes has {len(data)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits have "
+            f"{width} each, {len(ids) * width} in total",
+        )
+    codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
+    with in_field("items.payloads"):  # other fields were checked above
+        batch = index.batch(ids, codes, payloads)
+    return _write(index, request, batch, durability)
+
+
+def _encoded(index: StoredIndex, items: item_pb2.ItemBatch) -> Steps[WriteBatch]:
+    """Encode items with vectors."""
+    ids, payloads = _ids_and_payloads(items)
+    if items.codes:
+        raise FieldError("items.vectors", "items have both codes and vectors; give one of them")
+    need_encoder(index)
+    vectors = matrix_of(items.vectors, "items.vectors")
+    with in_field("items.vectors"):
+        return (yield from index.encoding(ids, vectors, payloads, deletes=()))
+
+
+def _ids_and_payloads(items: item_pb2.ItemBatch) -> tuple[NDArray[np.uint64], Payloads | None]:
     ids = ids_of(items.ids, "items.ids")
-    codes = vectors = payloads = None
-    if items.HasField("payloads"):
-        payloads = payloads_of(items.payloads, len(ids), "items.payloads")
-    if items.HasField("vectors"):
-        if items.codes:
-            raise FieldError("items.vectors", "items have both codes and vectors; give one of them")
-        need_encoder(index)
-        vectors = matrix_of(items.vectors, "items.vectors")
-    else:
-        width, data = index.settings.code_bytes, items.codes
-        if len(data) != len(ids) * width:
-            raise FieldError(
-                "items.codes",
-                f"items.codes has {len(data)} bytes for {len(ids)} ids; codes of {index.settings.bits} bits have "
-                f"{width} each, {len(ids) * width} in total",
-            )
-        codes = np.frombuffer(data, dtype=np.uint8).reshape(len(ids), width)
-    with in_field("items.vectors" if vectors is not None else "items.payloads"):  # other fields were checked above
-        batch = index.batch(ids, codes, payloads, vectors=vectors)
+    return ids, payloads_of(items.payloads, len(ids), "items.payloads") if items.HasField("payloads") else None
+
+
+def _write(
+    index: StoredIndex, request: item_pb2.UpsertRequest, batch: WriteBatch, durability: Durability | None
+) -> int:
+    """Write a batch. Returns its number of items."""
+    with in_field("items"):
         index.write_once(batch, _request_id(request.request_id), durability)
-    return len(ids)
+    return len(batch)
 
 
 def _request_id(value: bytes) -> bytes:

@@ -68,6 +68,9 @@ samples whose sums and products overflow."""
 STEP_CELLS: Final = 1 << 16
 """Approximate number of products in a step of a projection. They take a fraction of a millisecond and a megabyte."""
 
+PIECE_PRODUCTS: Final = 1 << 30
+"""About how many products of single precision one step of encoding computes: some 40 milliseconds."""
+
 MAX_ROUNDS: Final = 1000
 """The largest number of rounds in the training of an encoder. Descriptions of indexes list the errors of all rounds."""
 
@@ -144,17 +147,27 @@ class Encoder:
         Bit i is byte ``i >> 3``, mask ``1 << (i & 7)``. A projection of exactly zero gives a 0, so the code of a zero
         vector is all zeros if the encoder is not centred.
         """
+        return finish(self.encoding(vectors))
+
+    def encoding(self, vectors: ArrayLike) -> Steps[NDArray[np.uint8]]:
+        """Compute the same as :meth:`encode` in short steps."""
         rows, single = as_vectors(vectors, self.dim)
         codes = np.zeros((len(rows), (self.bits + 7) // 8), dtype=np.uint8)
+        height = max(1, PIECE_PRODUCTS // (self.dim * self.bits))
         for first, block in blocks(rows, self.bits):
             out = codes[first : first + len(block)]
             if self.matrix is None:
                 out[:] = _pack(block[:, : self.bits] > self.offsets)
-            else:
-                self._encode_block(block, self.matrix, out)
+                yield
+                continue
+            for top in range(0, len(block), height):
+                piece = slice(top, top + height)
+                yield from self._encode_block(block[piece], self.matrix, out[piece])
         return codes[0] if single else codes
 
-    def _encode_block(self, block: NDArray[np.float32], matrix: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
+    def _encode_block(
+        self, block: NDArray[np.float32], matrix: NDArray[np.float32], out: NDArray[np.uint8]
+    ) -> Steps[None]:
         """Write the codes of some rows.
 
         Let u = 2^-24. A sum of d products in single precision, added in any order, has an error of at most
@@ -179,11 +192,12 @@ class Encoder:
         surely = _pack(projected > margins[:, None])
         maybe = _pack(projected > -margins[:, None])
         out[:] = surely
+        yield
         rows, places = np.nonzero(surely != maybe)
         if len(rows):
             doubtful = np.unpackbits((surely ^ maybe)[rows, places][:, None], axis=1, bitorder="little")
             which, bit = np.nonzero(doubtful)
-            self._set_exactly(block, matrix, rows[which], 8 * places[which] + bit, out)
+            yield from self._set_exactly(block, matrix, rows[which], 8 * places[which] + bit, out)
 
     def _set_exactly(
         self,
@@ -192,13 +206,14 @@ class Encoder:
         rows: NDArray[np.int64],
         bits: NDArray[np.int64],
         out: NDArray[np.uint8],
-    ) -> None:
+    ) -> Steps[None]:
         """Compute the given bits from the defined sums of doubles, and set those that are 1."""
         size = max(1, (1 << 20) // self.dim)
         for first in range(0, len(rows), size):
             row, bit = rows[first : first + size], bits[first : first + size]
             ones = _sum_in_order(block[row].astype(np.float64).T * matrix[:, bit]) - self.offsets[bit] > 0
             np.bitwise_or.at(out, (row[ones], bit[ones] >> 3), np.uint8(1) << (bit[ones] & 7).astype(np.uint8))
+            yield
 
     @cached_property
     def _longest(self) -> float:

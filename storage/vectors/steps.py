@@ -1,7 +1,8 @@
 """Long computations in short steps.
 
 A computation that may take long is a generator that yields after each step, about once per millisecond. So its caller
-can pause it, let others run, or abandon it.
+can pause it, let others run, or abandon it. A step of encoding may take some 40 milliseconds: larger products of
+matrices are faster.
 """
 
 from __future__ import annotations
@@ -25,6 +26,20 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def run_until(steps: Steps[T], end: float) -> tuple[T] | None:
+    """Run steps until ``time.perf_counter()`` reaches ``end``, but at least one.
+
+    Returns the result in a tuple, or None if there is more to do.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as last:
+            return (last.value,)
+        if time.perf_counter() >= end:
+            return None
 
 
 class Stepwise(Generic[T]):

@@ -152,9 +152,9 @@ def test_few_signs_are_doubtful_and_these_are_computed_as_defined(monkeypatch: p
     computed: list[int] = []
     inner = Encoder._set_exactly
 
-    def spy(self: Encoder, block: Any, matrix: Any, rows: Any, bits: Any, out: Any) -> None:
+    def spy(self: Encoder, block: Any, matrix: Any, rows: Any, bits: Any, out: Any) -> Any:
         computed.append(len(rows))
-        inner(self, block, matrix, rows, bits, out)
+        return inner(self, block, matrix, rows, bits, out)
 
     monkeypatch.setattr(Encoder, "_set_exactly", spy)
     vectors = make_vectors(20_000, 64, 1)

@@ -192,3 +192,16 @@ def test_chunks_of_long_vectors_are_small(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(list(docs.search(vector=vectors[3], k=400, rerank="exact"))) == 400
         assert sum(sizes) >= 400
         assert max(sizes) * 16_384 <= 1 << 19
+
+
+@pytest.mark.parametrize("kind", ["lsh", "sign"])
+def test_encoding_in_small_pieces_gives_the_same_codes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of 256 vectors of a large encoder took more than a second, in one step."""
+    encoder = whamming.fit_encoder(kind, dim=64, bits=64)
+    vectors = np.random.default_rng(3).standard_normal((50, 64)).astype(np.float32)
+    whole = encoder.encode(vectors)
+    for rows in (3, 0):
+        monkeypatch.setattr(encoders, "PIECE_PRODUCTS", rows * encoder.dim * encoder.bits)
+        codes, steps = counted(encoder.encoding(vectors))
+        assert np.array_equal(whole, codes)
+        assert kind == "sign" or steps >= len(vectors) // max(1, rows)
