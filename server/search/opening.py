@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from whamming.storage import Database, StoredIndex
+from whamming.wire.service_errors import UnavailableError
 
 OPENING_THREADS: Final = 2
 """Threads that open indexes. More would compete with the searches for the interpreter lock."""
@@ -20,10 +21,15 @@ class IndexOpener:
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="whamming-open")
         self._lock = threading.RLock()
         self._opening: dict[str, Future[StoredIndex]] = {}
+        self._closed = False
 
     def open(self, name: str) -> Future[StoredIndex]:
-        """Start to open an index, unless it is being opened already."""
+        """Start to open an index, unless it is being opened already. After :meth:`close`, the result is an error."""
         with self._lock:
+            if self._closed:
+                refused: Future[StoredIndex] = Future()
+                refused.set_exception(UnavailableError("the server is shutting down; send the request again"))
+                return refused
             found = self._opening.get(name)
             if found is None:
                 found = self._opening[name] = self._threads.submit(self._database.index, name)
@@ -36,4 +42,6 @@ class IndexOpener:
 
     def close(self) -> None:
         """Wait for the indexes that are being opened."""
+        with self._lock:
+            self._closed = True
         self._threads.shutdown(cancel_futures=True)

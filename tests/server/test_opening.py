@@ -17,12 +17,13 @@ from tests.server.calls import Bench, batch
 from tests.serving import PATIENCE
 from whamming import Database, Encoder, StoredIndex
 from whamming.server.rpc.storage_threads import BLOCKING_THREADS, StorageThreads
-from whamming.server.search.opening import OPENING_THREADS
+from whamming.server.search.opening import OPENING_THREADS, IndexOpener
 from whamming.storage import NotFoundError
 from whamming.storage.open_indexes import OpenIndexes
 from whamming.storage.store.protocol import backend
 from whamming.v1 import error_pb2
 from whamming.v1.search_pb2 import END_REASON_CANCELLED, END_REASON_COMPLETE, END_REASON_FAILED, QueryOptions
+from whamming.wire.service_errors import UnavailableError
 
 ONE = QueryOptions(k=1)
 
@@ -228,3 +229,12 @@ async def test_vectors_of_a_large_encoder_form_no_groups(large: Database, encode
     call.ask(batch("docs", [2, 3], ONE, vectors=vectors))
     assert call.query(2).group is None
     await call.finish()
+
+
+async def test_what_arrives_after_the_server_began_to_close_is_unavailable(gated: GatedDatabase) -> None:
+    opener = IndexOpener(gated)
+    storage = StorageThreads(gated, opener)
+    opener.close()
+    with pytest.raises(UnavailableError):
+        await storage.index("docs")
+    storage.close()
