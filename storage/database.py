@@ -184,7 +184,7 @@ class Database(DatabaseVerbs):
                     new.rename(self.path / name)
                     sync(self.path)
             except OSError as error:
-                raise from_system(error, self.path) from error
+                raise self._from_system(error) from error
             made = self._index(name)  # still under the lock, so nobody can drop the index before it is opened
         self.indexes.make_room()
         return made
@@ -228,7 +228,7 @@ class Database(DatabaseVerbs):
         try:
             self.path.stat()
         except OSError as error:
-            raise from_system(error, self.path) from error
+            raise self._from_system(error) from error
         return is_name(name) and name not in RESERVED and os.path.lexists(self.path / name)
 
     @verb
@@ -239,7 +239,7 @@ class Database(DatabaseVerbs):
         try:
             return names_in(self.path)
         except OSError as error:
-            raise from_system(error, self.path) from error
+            raise self._from_system(error) from error
 
     @verb
     def describe_indexes(self) -> list[IndexInfo]:
@@ -298,7 +298,7 @@ class Database(DatabaseVerbs):
                     sync(self.path)
                 except OSError as error:
                     _finish_drop(opened, None)
-                    raise from_system(error, self.path) from error
+                    raise self._from_system(error) from error
         return lambda: _finish_drop(opened, gone)
 
     @verb
@@ -338,6 +338,16 @@ class Database(DatabaseVerbs):
         listed = ", ".join(names[:SHOWN_NAMES]) or "none"
         more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
         return NotFoundError(f"there is no index {name!r}; there are: {listed}{more}")
+
+    def _from_system(self, error: OSError) -> StorageError:
+        """Convert an error of the operating system. If the database's directory was lost, say so."""
+        assert self.path is not None
+        if not isinstance(error, FileNotFoundError) or self.path.exists():
+            return from_system(error, self.path)
+        return CorruptStoreError(
+            f"{self.path} was deleted or moved away while it was in use; restore the directory, then open it again "
+            "(restart the server)"
+        )
 
     def _without_stray_files(self) -> list[str]:
         """Return the names of all indexes except stray files, which have nothing to verify or to back up."""

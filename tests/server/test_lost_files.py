@@ -84,3 +84,22 @@ def test_a_directory_that_was_moved_is_reported_until_it_is_back(tmp_path: Path)
         wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.SERVING, "a successful check")
         docs.upsert([1], CODES[:1])
         assert len(docs) == 1
+
+
+def test_a_lost_directory_is_a_loss_of_data_in_every_call(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with ServerProcess(path) as server, whamming.connect(server.address) as database:
+        docs = database.create_index("docs", 64)
+        shutil.rmtree(path)
+        for call in (
+            lambda: docs.upsert([1], CODES[:1]),
+            lambda: database.create_index("more", 64),
+            lambda: database.create_index("docs", 64, exist_ok=True),
+            lambda: database.index("more"),
+            lambda: database.drop_index("docs"),
+            database.list_indexes,
+            database.describe_indexes,
+        ):
+            with pytest.raises(CorruptStoreError, match="deleted or moved away"):
+                call()
+        assert "Traceback" not in server.log()
