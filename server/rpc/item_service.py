@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from whamming.server.rpc.methods import Context, Receive, Send
 from whamming.server.rpc.scan import Scan
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
-from whamming.storage import Payloads, Rows, StoredIndex
+from whamming.storage import StoredIndex
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.vectors.steps import Steps
@@ -20,7 +20,6 @@ from whamming.v1 import item_pb2
 from whamming.wire.columns import ids_of, matrix_of, payload_list_column, payloads_of
 from whamming.wire.enums import DURABILITIES
 from whamming.wire.fields import FieldError, in_field
-from whamming.wire.items import items_message
 from whamming.wire.service_errors import AnswerTooLargeError
 
 SCAN_ROWS: Final = 10_000
@@ -28,9 +27,6 @@ SCAN_ROWS: Final = 10_000
 MAX_SCAN_ROWS: Final = 100_000
 GET_ROWS: Final = 256
 """Items that Get looks up at a time. Their payloads have at most 16 MiB."""
-SCAN_MESSAGE_BYTES: Final = 1 << 21
-"""Maximum size of the ids and codes in a message of Scan. Payloads add about half of that, so a message stays below the
-4 MiB that gRPC clients accept by default."""
 MIN_REQUEST_ID: Final = 8
 MAX_REQUEST_ID: Final = 64
 GET_ANSWER_BYTES: Final = 3 << 20
@@ -81,15 +77,12 @@ class ItemService:
         size = request.batch_size or SCAN_ROWS
         if size > MAX_SCAN_ROWS:
             raise FieldError("batch_size", f"batch_size = {size}; at most {MAX_SCAN_ROWS}, or 0 for {SCAN_ROWS}")
-        size = max(1, min(size, SCAN_MESSAGE_BYTES // (8 + index.settings.code_bytes)))
         after = request.after_id if request.HasField("after_id") else None
         scan = Scan(index, size, after, self._snapshot_seconds)
         self._scans.add(scan)
         try:
-            while (rows := await self._storage.run(scan.next)) is not None:
-                for part in _message_sized(rows):
-                    items = items_message(part)
-                    yield item_pb2.ScanResponse(items=items, total=scan.total, renewals=scan.renewals)
+            while responses := await self._storage.run(scan.next):
+                yield responses.pop()  # not kept while the client does not read
         finally:
             self._scans.discard(scan)
 
@@ -170,17 +163,3 @@ def _get(index: StoredIndex, request: item_pb2.GetRequest) -> item_pb2.GetRespon
     if any(payloads):
         answer.items.payloads.CopyFrom(payload_list_column(payloads))
     return answer
-
-
-def _message_sized(rows: Rows) -> Iterator[Rows]:
-    """Split rows into parts whose payloads fit into one message."""
-    first = 0
-    while first < len(rows):
-        last = len(rows)
-        if rows.payloads is not None:
-            ends = rows.payloads.ends
-            start = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, start + SCAN_MESSAGE_BYTES // 2, side="right")))
-        whole = first == 0 and last == len(rows)
-        yield rows if whole else rows.take(np.arange(first, min(last, len(rows))))
-        first = last

@@ -6,7 +6,7 @@ are parsed here and not by gRPC, so that a client that sends invalid bytes gets 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -26,6 +26,12 @@ Receive = Callable[[], Awaitable[M | None]]
 """Returns the next message of a stream, or None if the client has closed its side."""
 Send = Callable[[M], Awaitable[None]]
 """Sends a message on a stream."""
+
+
+async def _next(responses: AsyncIterator[Message]) -> bytes | None:
+    """Return the next response, or None at the end. The caller holds the bytes only, and not the message, too."""
+    response = await anext(responses, None)
+    return None if response is None else response.SerializeToString()
 
 
 async def _nothing(request: Message) -> None:
@@ -83,8 +89,9 @@ def _method(
     async def stream(unused: object, context: Any) -> None:
         async with reporting(context):
             with clients.call(context) as running:
-                async for response in call(await receive_one(running, context), running):
-                    await context.write(response.SerializeToString())
+                responses = call(await receive_one(running, context), running)
+                while (data := await _next(responses)) is not None:
+                    await context.write(data)
                     running.touch()
 
     async def converse(unused: object, context: Any) -> None:

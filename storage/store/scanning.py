@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,12 @@ from whamming.storage.items.live_part import LivePart
 from whamming.storage.items.rows import Rows
 from whamming.storage.storage_errors import CorruptStoreError
 
-PIECE_BYTES = 1 << 23
-"""How many payload bytes a piece may have, unless a single item has more."""
+PIECE_BYTES: Final = 1 << 23
+"""How many payload bytes a piece may have by default, unless a single item has more."""
+ROW_BYTES: Final = 12
+"""Memory of an item in a block: its place and its part."""
+MIN_BLOCK: Final = 256
+"""Blocks have at least this many items, however many parts there are: smaller ones would make scans slow."""
 _REMEDY = "restore a backup"
 
 
@@ -41,26 +46,29 @@ def check_scan(size: int, after: int | None) -> tuple[int, int | None]:
     return rows, last
 
 
-def scan(parts: Sequence[LivePart], size: int, after: int | None) -> Iterator[Rows]:
+def scan(parts: Sequence[LivePart], size: int, after: int | None, piece_bytes: int = PIECE_BYTES) -> Iterator[Rows]:
     """Yield the live items with ids above ``after``, in order of id, at most ``size`` at a time.
 
-    ``after``: None for all items. Codes are in the engine's bit order.
+    ``after``: None for all items. Codes are in the engine's bit order. ``piece_bytes`` limits the payloads of a piece,
+    and the memory of all blocks together.
     """
-    readers = [_Reader(part, size, after) for part in parts]
+    block = min(size, max(piece_bytes // ROW_BYTES // max(len(parts), 1), MIN_BLOCK))
+    readers = [_Reader(part, block, after) for part in parts]
     while readers := [reader for reader in readers if reader.fill()]:
         ends = [int(reader.ids[-1]) for reader in readers if not reader.is_last]
         taken = [reader.take(min(ends, default=2**64 - 1)) for reader in readers]
         ids = np.concatenate([ids for ids, _ in taken])
-        sources = np.repeat(np.arange(len(readers)), [len(ids) for ids, _ in taken])
+        sources = np.repeat(np.arange(len(readers), dtype=np.int32), [len(ids) for ids, _ in taken])
         places = np.concatenate([places for _, places in taken])
         order = np.argsort(ids, kind="stable")
         sources, places = sources[order], places[order]
+        del taken, ids, order  # a caller that stalls keeps the rest
         lengths = _payload_lengths(readers, sources, places)
         first = 0
-        while first < len(order):
-            last = min(first + size, len(order))
+        while first < len(places):
+            last = min(first + size, len(places))
             if lengths is not None:
-                fits = np.searchsorted(np.cumsum(lengths[first:last]), np.uint64(PIECE_BYTES), side="right")
+                fits = np.searchsorted(np.cumsum(lengths[first:last]), np.uint64(piece_bytes), side="right")
                 last = max(first + 1, first + int(fits))
             yield _rows(readers, sources[first:last], places[first:last])
             first = last
@@ -112,7 +120,7 @@ class _Reader:
 
 
 def _payload_lengths(
-    readers: Sequence[_Reader], sources: NDArray[np.int64], places: NDArray[np.int64]
+    readers: Sequence[_Reader], sources: NDArray[np.int32], places: NDArray[np.int64]
 ) -> NDArray[np.uint64] | None:
     """Return the size of each item's payload, or None if no part has payloads."""
     if not any(reader.part.segment.has_payloads for reader in readers):
@@ -124,7 +132,7 @@ def _payload_lengths(
     return lengths
 
 
-def _rows(readers: Sequence[_Reader], sources: NDArray[np.int64], places: NDArray[np.int64]) -> Rows:
+def _rows(readers: Sequence[_Reader], sources: NDArray[np.int32], places: NDArray[np.int64]) -> Rows:
     """Return the items at some places of several parts, in that order."""
     parts, positions = [], []
     for number, reader in enumerate(readers):

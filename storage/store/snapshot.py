@@ -15,7 +15,7 @@ from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import NoEncoderError
-from whamming.storage.store.scanning import check_scan, scan
+from whamming.storage.store.scanning import PIECE_BYTES, check_scan, scan
 from whamming.storage.vectors.kept import unpack_vectors
 
 
@@ -114,13 +114,14 @@ class Snapshot:
             return [b""] * len(ids)
         return self.get(ids).payloads
 
-    def scan(self, size: int = 10_000, *, after: int | None = None) -> Iterator[Rows]:
+    def scan(self, size: int = 10_000, *, after: int | None = None, piece_bytes: int = PIECE_BYTES) -> Iterator[Rows]:
         """Return all items in order of id, in pieces of at most ``size``; codes in the index's bit order.
 
         ``after``: return only items with a larger id.
+        ``piece_bytes``: how many payload bytes a piece may have, unless a single item has more. The iterator itself
+        uses about as much memory, and keeps no piece that it has returned.
         """
-        return self._pieces(*check_scan(size, after))
+        return map(self._in_bit_order, scan(self._parts, *check_scan(size, after), piece_bytes))
 
-    def _pieces(self, size: int, after: int | None) -> Iterator[Rows]:
-        for rows in scan(self._parts, size, after):
-            yield replace(rows, codes=self.settings.from_engine(rows.codes))
+    def _in_bit_order(self, rows: Rows) -> Rows:
+        return replace(rows, codes=self.settings.from_engine(rows.codes))

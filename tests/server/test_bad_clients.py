@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 import whamming
@@ -23,12 +24,17 @@ from tests.server.collection import Collection
 from tests.server.conversation import Conversation, reason_of
 from tests.server.questions import Options
 from tests.serving import PATIENCE, ServerProcess, Stubs, Usage, wait_until
+from whamming.server.rpc.scan import MESSAGE_BYTES, PAYLOAD_BYTES
+from whamming.v1.item_pb2 import ScanRequest
+from whamming.wire.columns import ids_of
 
 BITS, N = 64, 100_000
 BUFFER = 256 << 10
 """Size of a call's send buffer in bytes: the server's default."""
 CURSOR = 2 << 20
 """Maximum bytes that a running query holds in addition."""
+SCAN = 1 << 20
+"""Maximum bytes that a scan holds for a client that does not read."""
 SPARE = 48 << 20
 """Bytes that the allocator may keep after many clients have left."""
 OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
@@ -134,6 +140,33 @@ def test_stalled_readers_use_bounded_memory(server: ServerProcess, docs: Collect
             assert reason_of(talk.finish()[int(next(iter(talk.accounts)))]) == EXHAUSTED
     server.settled(before, SPARE)
     check_idle(server)
+
+
+@pytest.mark.parametrize(("bits", "payload"), [(2048, b""), (64, bytes(1000))])
+def test_scans_that_nobody_reads_hold_little_memory(server: ServerProcess, bits: int, payload: bytes) -> None:
+    """Each held about 10 MiB: messages were larger, and there were five copies of each."""
+    count, n = 100, 4 * SCAN // (len(payload) or bits // 8)
+    with contextlib.ExitStack() as stack, server.stubs() as first:
+        name = f"scan-{bits}"
+        with whamming.connect(server.address) as database:
+            index = database.create_index(name, bits, tables="none")
+            index.upsert(range(n), np.zeros((n, bits // 8), np.uint8), payloads=[payload] * n)
+        largest = max(response.ByteSize() for response in first.items.Scan(ScanRequest(index=name)))
+        assert largest <= MESSAGE_BYTES + PAYLOAD_BYTES + 1000
+        check_idle(server)
+        before = server.usage().rss
+        scans = []
+        for number in range(count):
+            if number % 50 == 0:
+                stubs = stack.enter_context(server.stubs(**OWN_CONNECTION))
+            scans.append(stubs.items.Scan(ScanRequest(index=name)))
+            next(scans[-1])
+        check_idle(server)
+        grown = server.usage().rss - before
+        assert grown <= count * SCAN + SPARE, f"{grown / count / 1e6:.2f} MB for each"
+        assert (
+            sum(len(ids_of(response.items.ids, "ids")) for response in first.items.Scan(ScanRequest(index=name))) == n
+        )
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
