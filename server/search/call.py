@@ -57,8 +57,8 @@ class SearchCall:
         self._max_queries = max_queries
         self._queries: dict[int, Query] = {}
         """Running queries by id."""
-        self.waiting_for_credit: dict[int, Query] = {}
-        """Queries that wait for credit, in the order in which they blocked."""
+        self.cursors = searcher.cursors
+        self._waiting_for_credit: set[Query] = set()
         self._keep = keep
         self._request_bytes = 0
         """Size of the requests that have running queries."""
@@ -130,15 +130,21 @@ class SearchCall:
 
     def _is_full(self) -> bool:
         with self.lock:
-            full = self._request_bytes >= MAX_REQUEST_BYTES and len(self.waiting_for_credit) < len(self._queries)
+            full = self._request_bytes >= MAX_REQUEST_BYTES and len(self._waiting_for_credit) < len(self._queries)
             if full:
                 self._room.arm()
             return full
 
     def wait_for_credit(self, query: Query) -> None:
         """Note that a query waits for credit. Called by workers, with the lock held."""
-        self.waiting_for_credit[query.id] = query
+        self._waiting_for_credit.add(query)
+        self.cursors.wait(query)
         self._room.wake()
+
+    def stop_waiting_for_credit(self, query: Query) -> None:
+        """Note that a query no longer waits for credit. Called with the lock held."""
+        self._waiting_for_credit.discard(query)
+        self.cursors.resume(query)
 
     def close_requests(self, error: Exception | None = None) -> None:
         """Accept no more requests. The call ends when all queries have ended, or at once if there is an ``error``."""

@@ -202,7 +202,7 @@ class Query:
         if self.state not in states:
             return False
         if self.state is State.BLOCKED_ON_CREDIT:
-            self.call.waiting_for_credit.pop(self.id, None)
+            self.call.stop_waiting_for_credit(self)
         self.state = State.WAITING
         return True
 
@@ -368,6 +368,7 @@ class Query:
         with self.call.lock:
             cursor, self._cursor, self.beginning = self._cursor, None, None
             self.state = State.ENDED
+            self.call.cursors.remove(self)
         if cursor is not None:
             with contextlib.closing(cursor):
                 bound = self._bound(cursor)

@@ -21,6 +21,7 @@ from typing import Final
 from whamming.native import Batch, Costs, Stats
 from whamming.server.failures import failure_of
 from whamming.server.search import results
+from whamming.server.search.cursors import Cursors
 from whamming.server.search.opening import IndexOpener
 from whamming.server.search.options import Options
 from whamming.server.search.query import Query, State
@@ -41,8 +42,6 @@ SWEEP_SECONDS: Final = 1.2e-9
 PROJECTION_SECONDS: Final = 2e-9
 """Worst-case time of a projection per number of the encoder's matrix."""
 MAX_INDEXES: Final = 10_000
-MAX_WAITING: Final = 1024
-"""Maximum number of queries of a call that hold a cursor while they wait for credit."""
 
 
 class Searcher:
@@ -60,6 +59,8 @@ class Searcher:
         self._database = database
         self._snapshot_seconds = snapshot_seconds
         self._opener = opener or IndexOpener(database)
+        self.cursors = Cursors()
+        """The queries that hold cursors."""
         self._quick: dict[str, tuple[bool, bool]] = {}
         """By index: whether queries with codes or costs form groups, and whether queries with vectors do."""
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
@@ -221,18 +222,17 @@ class Searcher:
         query.begin(Reranked(snapshot, rows[0], cursor, k=k, bound=bound), lease)
 
     def _lease(self, query: Query, index: StoredIndex) -> SnapshotLease:
-        lease = SnapshotLease(index, self._snapshot(index), self._snapshot_seconds)
         self._make_room(query)
-        return lease
+        return SnapshotLease(index, self._snapshot(index), self._snapshot_seconds)
 
     def _make_room(self, query: Query) -> None:
-        """If too many queries of the call wait for credit, end the one that has waited longest."""
-        with query.call.lock:
-            waiting = query.call.waiting_for_credit
-            oldest = next(iter(waiting.values())) if len(waiting) >= MAX_WAITING else None
-            woken = oldest is not None and oldest.stop(results.SNAPSHOT_EXPIRED)
-        if oldest is not None and woken:
-            self._resume(oldest)
+        """Count the cursor of a query. If there are too many, end the query that has waited longest for credit."""
+        oldest = self.cursors.add(query)
+        if oldest is not None:
+            with oldest.call.lock:
+                woken = oldest.stop(results.SNAPSHOT_EXPIRED)
+            if woken:
+                self._resume(oldest)
 
     def _find_open(self, name: str) -> StoredIndex | None:
         """Return an index if it is open. Raises an error if no index has this name."""

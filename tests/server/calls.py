@@ -22,6 +22,7 @@ from whamming.server.search.call import SearchCall
 from whamming.server.search.options import OptionsReader
 from whamming.server.search.query import Query
 from whamming.server.search.results import response
+from whamming.server.search.scheduler import ClientQueue
 from whamming.server.search.searcher import Searcher
 from whamming.v1 import search_pb2
 from whamming.v1.search_pb2 import (
@@ -210,11 +211,17 @@ class Call:
     """A Search call, and everything that its client has read."""
 
     def __init__(
-        self, bench: Bench, *, max_k: int = 2**31 - 1, max_queries: int = 4096, buffer_bytes: int = 1 << 20
+        self,
+        bench: Bench,
+        *,
+        client: ClientQueue | None = None,
+        max_k: int = 2**31 - 1,
+        max_queries: int = 4096,
+        buffer_bytes: int = 1 << 20,
     ) -> None:
         self.bench = bench
         options_of = OptionsReader(max_k)
-        self.search = SearchCall(bench.searcher, options_of, max_queries=max_queries, buffer_bytes=buffer_bytes)
+        self.search = SearchCall(bench.searcher, options_of, client, max_queries=max_queries, buffer_bytes=buffer_bytes)
         self.accounts: dict[int, Account] = {}
         self.order: list[int] = []
         """The query id of each chunk, in the order of arrival."""

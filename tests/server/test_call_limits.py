@@ -14,9 +14,9 @@ from tests.native.examples import make_codes
 from tests.server.calls import Bench, batch, random_table
 from whamming import Database
 from whamming.server.search import call as calls
-from whamming.server.search import searcher as searchers
+from whamming.server.search import cursors
 from whamming.server.search.query import Query
-from whamming.server.search.scheduler import Flow, Scheduler
+from whamming.server.search.scheduler import ClientQueue, Flow, Scheduler
 from whamming.v1 import error_pb2, search_pb2
 from whamming.v1.search_pb2 import QueryOptions, SearchRequest
 
@@ -47,7 +47,7 @@ def tables(*seeds: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 async def test_the_longest_waiting_query_ends_if_too_many_wait_for_credit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searchers, "MAX_WAITING", 3)
+    monkeypatch.setattr(cursors, "MAX_CLIENT_CURSORS", 3)
     call = bench.call()
     for query_id in range(5):
         call.ask(batch("docs", [query_id], QueryOptions(credit=2), tables=tables(query_id)))
@@ -58,6 +58,62 @@ async def test_the_longest_waiting_query_ends_if_too_many_wait_for_credit(
     await call.run()
     assert call[2].reason == search_pb2.END_REASON_EXHAUSTED
     call.search.close()
+
+
+async def test_the_cursors_of_a_client_have_a_limit_however_many_calls_it_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit was one per call: a client with 64 calls could have 64 times as many."""
+    monkeypatch.setattr(cursors, "MAX_CLIENT_CURSORS", 6)
+    client = ClientQueue()
+    some, other = [bench.call(client=client) for _ in range(4)], bench.call()
+    asked = [(call, query_id) for query_id in range(3) for call in some]
+    for call, query_id in [*asked, *((other, query_id) for query_id in range(5))]:
+        call.ask(batch("docs", [query_id], QueryOptions(credit=2), tables=tables(query_id)))
+        await call.run()
+        for one in some:
+            await one.run()
+    assert [call[query_id].has_ended for call, query_id in asked] == [True] * 6 + [False] * 6
+    assert {call[query_id].reason for call, query_id in asked[:6]} == {search_pb2.END_REASON_SNAPSHOT_EXPIRED}
+    assert all(call[query_id].end.resume is not None for call, query_id in asked[:6])
+    assert not any(other[query_id].has_ended for query_id in range(5)), "another client has a limit of its own"
+    assert bench.searcher.cursors.count == 6 + 5
+    for call in [*some, other]:
+        call.search.close()
+    bench.run()
+    assert bench.searcher.cursors.count == 0
+
+
+async def test_the_cursors_of_all_clients_have_a_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room is made by the client with the most waiting queries."""
+    monkeypatch.setattr(cursors, "MAX_CURSORS", 5)
+    greedy, modest = bench.call(), bench.call()
+    greedy.ask(batch("docs", range(5), QueryOptions(credit=2), tables=tables(*range(5))))
+    await greedy.run()
+    modest.ask(batch("docs", [0, 1], QueryOptions(credit=2), tables=tables(0, 1)))
+    await modest.run()
+    await greedy.run()
+    assert [greedy[query_id].has_ended for query_id in range(5)] == [True, True, False, False, False]
+    assert not modest[0].has_ended
+    assert not modest[1].has_ended
+    assert bench.searcher.cursors.count == 5
+
+
+async def test_a_query_is_refused_if_no_cursor_can_make_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Granting credit without reading hits keeps cursors from being ended, so it must not make room for more."""
+    monkeypatch.setattr(cursors, "MAX_CLIENT_CURSORS", 3)
+    client = ClientQueue()
+    stalled, fresh = bench.call(client=client, buffer_bytes=1), bench.call(client=client)
+    stalled.ask(batch("docs", range(3), QueryOptions(chunk_size=2), tables=tables(0, 1, 2)))
+    bench.run()
+    assert all(stalled.query(query_id).has_begun for query_id in range(3))
+    fresh.ask(batch("docs", [0], QueryOptions(credit=2), tables=tables(0)))
+    await fresh.run()
+    assert fresh[0].error.reason == error_pb2.ERROR_REASON_OVERLOADED
+    await stalled.run()  # its queries end, and make room
+    fresh.ask(batch("docs", [1], QueryOptions(credit=2), tables=tables(0)))
+    await fresh.run()
+    assert not fresh[1].has_ended
 
 
 async def test_running_requests_have_a_limit_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
