@@ -12,7 +12,7 @@ from whamming.server.rpc.methods import Context, Receive, Send
 from whamming.server.rpc.scan import Scan
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.server.search.request import need_encoder
-from whamming.storage import StoredIndex
+from whamming.storage import Payloads, StoredIndex
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
 from whamming.storage.vectors.steps import Steps

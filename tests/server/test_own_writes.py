@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ SETTING = index_pb2.DURABILITY_UNSPECIFIED
 
 @pytest.mark.parametrize("later", [SETTING, FSYNC])
 @pytest.mark.parametrize("streams", [1, 2])
-def test_an_async_write_stays_unsaved_after_later_writes(streams: int, later: int) -> None:
+def test_an_async_write_stays_unsaved_after_later_writes(streams: int, later: Any) -> None:
     """In the same stream, where the later write is sent before the first response arrives, or in another one."""
     unsaved: dict[str, bool] = {}
     calls = [ForwardedCall("/whamming.v1.ItemService/Upsert", unsaved) for _ in range(streams)]
