@@ -27,7 +27,7 @@ from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
-from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
+from whamming.storage.vectors.kept import encoding_kept
 from whamming.storage.vectors.steps import Steps, finish
 from whamming.storage.verbs import IndexVerbs, verb
 
@@ -209,12 +209,8 @@ class StoredIndex(IndexVerbs):
         """Make a :meth:`batch` of items with vectors in short steps."""
         encoder, settings = self._need_encoder(), self.settings
         rows, _ = as_vectors(vectors, encoder.dim)
-        kept = None
-        if settings.keep_vectors is not None:
-            kept = pack_vectors(rows, settings.keep_vectors)
-            rows = unpack_vectors(kept, settings.keep_vectors)
-        made = settings.from_engine((yield from encoder.encoding(rows)))
-        return WriteBatch.of(settings, ids, made, payloads, deletes, vectors=kept)
+        codes, kept = yield from encoding_kept(encoder, rows, settings.keep_vectors)
+        return WriteBatch.of(settings, ids, settings.from_engine(codes), payloads, deletes, vectors=kept)
 
     @verb
     def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:

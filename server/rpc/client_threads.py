@@ -40,7 +40,7 @@ class ClientThreads:
         done: Future[T] = Future()
         with self._lock:
             self._queues.setdefault(client, deque()).append(_Queued(done, call, args))
-        done.add_done_callback(lambda done: done.cancelled() and self._forget(client, done))
+        done.add_done_callback(lambda done: self._forget(client, done) if done.cancelled() else None)
         self._threads.submit(self._run)
         return done
 

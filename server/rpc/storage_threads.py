@@ -51,7 +51,9 @@ class StorageThreads:
     async def encode(self, steps: Steps[T]) -> T:
         """Run steps that encode vectors. Cancelling stops them after the current step or turn."""
         while True:
-            result = await asyncio.wrap_future(self._encoding_threads.submit(CURRENT.get(), _take_turn, steps))
+            result: tuple[T] | None = await asyncio.wrap_future(
+                self._encoding_threads.submit(CURRENT.get(), _take_turn, steps)
+            )
             if result is not None:
                 return result[0]
 

@@ -1,4 +1,4 @@
-"""Checking vectors that users give, and reading them in blocks."""
+"""Checking vectors that users give, reading them in blocks, and adding up numbers in order."""
 
 from __future__ import annotations
 
@@ -132,3 +132,13 @@ def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, wh
             f"{what}: row {row}, column {column} is {rows[row, column]}; components must be finite and at most "
             f"{np.finfo(np.float32).max:.1e}: leave out such rows, or replace the value"
         )
+
+
+def sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums over the first axis, added in order.
+
+    numpy adds the rows of a matrix in order. But it adds in pairs if the values of a column are contiguous in memory.
+    """
+    if terms.shape[1] == 1:
+        return np.asarray(np.add.accumulate(terms, axis=0)[-1])
+    return np.asarray(np.add.reduce(np.ascontiguousarray(terms), axis=0))

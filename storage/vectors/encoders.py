@@ -42,7 +42,7 @@ from whamming.storage.files.regular import read_small
 from whamming.storage.files.temporary import replacing
 from whamming.storage.settings import check_choice
 from whamming.storage.storage_errors import CorruptStoreError, FormatError, from_system
-from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
+from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim, sum_in_order
 from whamming.storage.vectors.steps import Steps, Stepwise, finish
 from whamming.storage.vectors.stretch import stretch_of
 
@@ -211,7 +211,7 @@ class Encoder:
         size = max(1, (1 << 20) // self.dim)
         for first in range(0, len(rows), size):
             row, bit = rows[first : first + size], bits[first : first + size]
-            ones = _sum_in_order(block[row].astype(np.float64).T * matrix[:, bit]) - self.offsets[bit] > 0
+            ones = sum_in_order(block[row].astype(np.float64).T * matrix[:, bit]) - self.offsets[bit] > 0
             np.bitwise_or.at(out, (row[ones], bit[ones] >> 3), np.uint8(1) << (bit[ones] & 7).astype(np.uint8))
             yield
 
@@ -435,18 +435,8 @@ def _add_products(block: NDArray[np.float32], matrix: NDArray[np.float32], sums:
         for row, vector in enumerate(block[:, top : top + height]):
             terms[0] = sums[row]
             np.multiply(part, vector.astype(np.float64)[:, None], out=terms[1 : len(part) + 1])
-            sums[row] = _sum_in_order(terms[: len(part) + 1])
+            sums[row] = sum_in_order(terms[: len(part) + 1])
             yield
-
-
-def _sum_in_order(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums over the first axis, added in order.
-
-    numpy adds the rows of a matrix in order. But it adds in pairs if the values of a column are contiguous in memory.
-    """
-    if terms.shape[1] == 1:
-        return np.asarray(np.add.accumulate(terms, axis=0)[-1])
-    return np.asarray(np.add.reduce(np.ascontiguousarray(terms), axis=0))
 
 
 def _pack(ones: NDArray[np.bool_]) -> NDArray[np.uint8]:

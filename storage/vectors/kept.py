@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from whamming.native import InvalidArgumentError
 from whamming.storage.settings import KeptVectors, Metric
 from whamming.storage.vectors.arrays import blocks
+from whamming.storage.vectors.encoders import Encoder
+from whamming.storage.vectors.steps import Steps
 
 
 def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
@@ -56,6 +58,18 @@ def unpack_vectors(packed: NDArray[np.uint8], kind: KeptVectors) -> NDArray[np.f
         return np.ascontiguousarray(packed).view("<f2").astype(np.float32)
     scale = np.ascontiguousarray(packed[:, :4]).view("<f4")
     return np.asarray(packed[:, 4:].view(np.int8) * scale, dtype=np.float32)
+
+
+def encoding_kept(
+    encoder: Encoder, rows: NDArray[Any], kind: KeptVectors | None
+) -> Steps[tuple[NDArray[np.uint8], NDArray[np.uint8] | None]]:
+    """Encode vectors ``[n, dim]`` in short steps. Returns their codes, and the packed vectors if they are kept."""
+    kept = None
+    if kind is not None:
+        kept = pack_vectors(rows, kind)
+        rows = unpack_vectors(kept, kind)
+    codes = yield from encoder.encoding(rows)
+    return codes, kept
 
 
 def measure(metric: Metric, query: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float64]:

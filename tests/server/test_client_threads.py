@@ -37,7 +37,7 @@ class GatedEncoder(Encoder):
     pieces: list[int] = field(default_factory=list)
 
     @property
-    def _longest(self) -> float:  # type: ignore[override]  # used once for each piece
+    def _longest(self) -> float:  # used once for each piece
         self.pieces.append(len(self.pieces))
         assert self.gate.wait(PATIENCE)
         return 100.0
