@@ -126,6 +126,7 @@ class ClientCall:
                 self._task.uncancel()
             raise self._error from None
         finally:
+            self._kept = 0  # a task of the call that ends later must not set it again
             self._memory.set(self, 0)
 
 

@@ -81,6 +81,7 @@ class SearchCall:
         finally:
             reader.cancel()
             self.close()
+            await asyncio.wait([reader])  # it uses the call's memory for messages until it ends
 
     async def next_results(self) -> list[Results]:
         """Return the results of the next message, or an empty list at the end. Raises the error that ends the call."""

@@ -20,7 +20,9 @@ from tests.server.conversation import Conversation
 from tests.server.questions import Options
 from tests.server.raw_http2 import RawConnection
 from tests.serving import PATIENCE, ServerProcess, details_of, wait_until
+from whamming.server import Config, Server
 from whamming.server.rpc.message_memory import QUIET_SECONDS, STREAM_WINDOW
+from whamming.storage import open_database
 from whamming.v1 import search_pb2
 
 MB = 1 << 20
@@ -124,6 +126,27 @@ def test_calls_that_waited_for_long_have_time_to_send(server: ServerProcess, doc
                 raw.call(SEARCH)
         for _ in range(3):
             check_served(server, docs)
+
+
+async def test_a_call_that_made_room_uses_no_memory() -> None:
+    """It held requests when another call of its client needed room. Its reader ended later, and noted them again."""
+    config = Config(listen="127.0.0.1:0", max_message_mb=8, receive_mb=64)  # a client may receive two such messages
+    with open_database() as database:
+        database.create_index("docs", 8).upsert([1, 2], np.zeros((2, 1), dtype=np.uint8))
+        async with Server(config, database) as server, grpc.aio.insecure_channel(server.address) as channel:
+            search = channel.stream_stream(SEARCH, search_pb2.SearchRequest.SerializeToString)
+            batch = search_pb2.QueryBatch(index="docs", query_ids=range(1000), codes=bytes(1000))
+            batch.options.CopyFrom(search_pb2.QueryOptions(k=2, credit=1))
+            holding, other = search(), search()
+            await holding.write(search_pb2.SearchRequest(queries=batch))
+            results = aiter(holding)
+            await anext(results)
+            await other.write(search_pb2.SearchRequest(cancel=search_pb2.CancelQueries(query_ids=[1])))
+            with pytest.raises(grpc.aio.AioRpcError, match="other calls need the memory"):
+                [_ async for _ in results]
+            await other.done_writing()
+            assert await other.code() == grpc.StatusCode.OK
+            assert server._clients._memory.used == 0
 
 
 def test_the_first_message_has_a_deadline() -> None:
