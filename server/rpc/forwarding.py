@@ -13,7 +13,6 @@ from whamming.server.rpc.own_writes import OwnWrites
 from whamming.server.rpc.status import reporting
 from whamming.server.rpc.storage_threads import StorageThreads
 from whamming.wire.call_status import Ending
-from whamming.wire.service_errors import OverloadedError
 
 
 class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -48,13 +47,14 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
                     writes.sends(data)
                 return data
 
-            sending = asyncio.create_task(_send(call, receive))
+            sending = asyncio.create_task(_send(call, receive, running))
             try:
                 async for response in call:
                     writes.receives()
                     await context.write(response)
                     running.touch()
             except grpc.aio.AioRpcError as raised:
+                sending.cancel()  # so that it does not end this call with another error
                 error = ending.error(raised)
                 await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
             finally:
@@ -68,12 +68,12 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._channel.close()
 
 
-async def _send(call: Any, receive: Callable[[], Awaitable[bytes | None]]) -> None:
+async def _send(call: Any, receive: Callable[[], Awaitable[bytes | None]], running: ClientCall) -> None:
     try:
         while (data := await receive()) is not None:
             await call.write(data)
         await call.done_writing()
-    except OverloadedError:  # the client sends nothing
-        call.cancel()
     except (grpc.RpcError, asyncio.InvalidStateError):
         pass  # the loop that reads responses gets the error
+    except Exception as error:  # for example, the client sends nothing
+        running.end(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -160,6 +161,24 @@ def test_the_first_message_has_a_deadline() -> None:
         with RawConnection(server.address) as raw:
             calls = {raw.call(method) for method in METHODS}
             wait_until(lambda: raw.ended() == calls, "the end of calls without a message")
+
+
+def test_the_first_message_has_a_deadline_on_all_processes(tmp_path: Path) -> None:
+    """Of 20 connections, some belong to the reader process, which forwards the call. It ended without a status."""
+    with (
+        ServerProcess(tmp_path / "db", first_message_seconds=0.2, workers=2) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(server.stubs(**OWN_CONNECTION)) for _ in range(20)]
+        never = threading.Event()
+        stack.callback(never.set)
+        calls = [stubs.items.Upsert(iter(never.wait, True), timeout=PATIENCE) for stubs in clients]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert details_of(caught.value).reason == "OVERLOADED"
+        server.check_log()
 
 
 def test_requests_that_wait_are_not_read(tmp_path: Path) -> None:
