@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -37,10 +37,18 @@ def name_of(context: Any) -> str:
     return peer
 
 
+LARGE_ANSWERS: Final = frozenset({"/whamming.v1.IndexService/GetEncoder"})
+"""Methods whose answers may have 64 MiB. gRPC keeps an answer until the client has read it."""
+MAX_LARGE_ANSWERS: Final = 4
+"""Large answers that a process makes or sends at a time. Each client may have one."""
+LARGE_ANSWER_SECONDS: Final = 5.0
+"""How long a call waits for others to end, before it is refused."""
+
+
 class Client:
     """One client, while it has calls."""
 
-    __slots__ = ("calls", "name", "queue", "used")
+    __slots__ = ("calls", "has_large_answer", "name", "queue", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,6 +57,7 @@ class Client:
         self.calls: set[ClientCall] = set()
         self.used = 0
         """How much of the memory for messages its calls use, in bytes."""
+        self.has_large_answer = False
 
 
 class ClientCall:
@@ -145,6 +154,8 @@ class Clients:
         self.peak = 0
         """The highest count since it was last reset."""
         self.closed = False
+        self._large_answers = 0
+        self._large_answer_ended = asyncio.Condition()
 
     @contextlib.contextmanager
     def call(self, context: Any) -> Iterator[ClientCall]:
@@ -182,3 +193,29 @@ class Clients:
             client.calls.discard(call)
             if not client.calls:
                 del self._clients[name]
+
+    @contextlib.asynccontextmanager
+    async def large_answer(self, call: ClientCall) -> AsyncIterator[None]:
+        """Wait for a place to make and send a large answer, and hold it until gRPC has sent the answer."""
+        client, ended = call.client, self._large_answer_ended
+
+        def has_place() -> bool:
+            return self._large_answers < MAX_LARGE_ANSWERS and not client.has_large_answer
+
+        try:
+            async with asyncio.timeout(LARGE_ANSWER_SECONDS), ended:
+                await ended.wait_for(has_place)
+                self._large_answers += 1
+                client.has_large_answer = True
+        except TimeoutError:
+            raise OverloadedError(
+                f"{self._large_answers} large answers are being sent, {int(client.has_large_answer)} of them to this "
+                f"client; the maximum is {MAX_LARGE_ANSWERS}, and 1 per client: read them, or try again later"
+            ) from None
+        try:
+            yield
+        finally:
+            self._large_answers -= 1
+            client.has_large_answer = False
+            async with ended:
+                ended.notify_all()

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from whamming.server.rpc.clients import FORWARDED, ClientCall, Clients
+from whamming.server.rpc.clients import FORWARDED, LARGE_ANSWERS, ClientCall, Clients
 from whamming.server.rpc.own_writes import OwnWrites
 from whamming.server.rpc.status import reporting
 from whamming.server.rpc.storage_threads import StorageThreads
@@ -35,7 +35,11 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def serve(unused: object, context: Any) -> None:
             async with reporting(context):
                 with self._clients.call(context) as running:
-                    await forward(running, context)
+                    if method not in LARGE_ANSWERS:
+                        await forward(running, context)
+                    else:
+                        async with self._clients.large_answer(running):
+                            await forward(running, context)
 
         async def forward(running: ClientCall, context: Any) -> None:
             call = self._channel.stream_stream(method)(metadata=((FORWARDED, running.client.name),))

@@ -42,6 +42,7 @@ class IndexService:
     def __init__(self, storage: StorageThreads, fits: FitQueue) -> None:
         self._storage = storage
         self._fits = fits
+        self._packing = asyncio.Lock()
 
     async def CreateIndex(  # noqa: N802 - the name in the proto
         self, request: index_pb2.CreateIndexRequest, context: Context
@@ -136,7 +137,8 @@ class IndexService:
     ) -> index_pb2.GetEncoderResponse:
         index = await self._storage.index(request.name, "name")
         encoder = need_encoder(index)
-        return index_pb2.GetEncoderResponse(fitted_encoder=await self._storage.run(encoder.to_bytes))
+        async with self._packing:  # packing takes several times the size of the encoder
+            return index_pb2.GetEncoderResponse(fitted_encoder=await self._storage.run(encoder.to_bytes))
 
     async def _progress(self, work: Callable[[Callable[[float], None]], None]) -> AsyncIterator[float]:
         """Run work in a thread, and yield the fraction done at intervals."""

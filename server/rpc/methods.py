@@ -14,7 +14,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from whamming.server.rpc.clients import ClientCall, Clients
+from whamming.server.rpc.clients import LARGE_ANSWERS, ClientCall, Clients
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
 
@@ -86,6 +86,14 @@ def _method(
                 return response.SerializeToString()
         raise AssertionError("unreachable: reporting has aborted the call")
 
+    async def answer_large(unused: object, context: Any) -> None:
+        async with reporting(context):
+            with clients.call(context) as running:
+                request = await receive_one(running, context)
+                async with clients.large_answer(running):
+                    # Sent here, so that the call is not over before. The message is freed first.
+                    await context.write((await call(request, running)).SerializeToString())
+
     async def stream(unused: object, context: Any) -> None:
         async with reporting(context):
             with clients.call(context) as running:
@@ -113,4 +121,6 @@ def _method(
         return grpc.stream_stream_rpc_method_handler(converse)
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(stream)
+    if f"/{method.containing_service.full_name}/{method.name}" in LARGE_ANSWERS:
+        return grpc.stream_stream_rpc_method_handler(answer_large)
     return grpc.stream_unary_rpc_method_handler(answer)
