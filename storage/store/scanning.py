@@ -52,12 +52,14 @@ def scan(parts: Sequence[LivePart], size: int, after: int | None, piece_bytes: i
     ``after``: None for all items. Codes are in the engine's bit order. ``piece_bytes`` limits the payloads of a piece,
     and the memory of all blocks together.
     """
-    block = min(size, max(piece_bytes // ROW_BYTES // max(len(parts), 1), MIN_BLOCK))
-    readers = [_Reader(part, block, after) for part in parts]
+    rows = min(size, max(piece_bytes // ROW_BYTES, 1))
+    readers = [_Reader(part, max(rows // len(parts), MIN_BLOCK), after) for part in parts]
     while readers := [reader for reader in readers if reader.fill()]:
         ends = [int(reader.ids[-1]) for reader in readers if not reader.is_last]
         taken = [reader.take(min(ends, default=2**64 - 1)) for reader in readers]
         ids = np.concatenate([ids for ids, _ in taken])
+        for reader, (its_ids, _) in zip(readers, taken, strict=True):
+            reader.block = max(rows * len(its_ids) // len(ids), MIN_BLOCK)
         sources = np.repeat(np.arange(len(readers), dtype=np.int32), [len(ids) for ids, _ in taken])
         places = np.concatenate([places for _, places in taken])
         order = np.argsort(ids, kind="stable")
@@ -77,10 +79,11 @@ def scan(parts: Sequence[LivePart], size: int, after: int | None, piece_bytes: i
 class _Reader:
     """Reads the live places of one part in order of id, a block at a time."""
 
-    def __init__(self, part: LivePart, size: int, after: int | None) -> None:
+    def __init__(self, part: LivePart, block: int, after: int | None) -> None:
         self.part = part
         self._order = part.segment.places_by_id
-        self._size = size
+        self.block = block
+        """How many places to read ahead: the part's share of a piece, as in the piece before."""
         self._next = 0 if after is None else bisect.bisect_right(range(part.segment.n), after, key=self._id_at)
         self._last = -1 if after is None else after
         """The last id that was read."""
@@ -97,9 +100,9 @@ class _Reader:
         return self._next >= len(self._order)
 
     def fill(self) -> bool:
-        """Read the next block if the current one is used up. Returns whether there are items left."""
-        while len(self.ids) == 0 and not self.is_last:
-            places = self._order[self._next : self._next + self._size].astype(np.int64)
+        """Read ahead if half of the block is used up. Returns whether there are items left."""
+        while len(self.ids) <= self.block // 2 and not self.is_last:
+            places = self._order[self._next : self._next + self.block - len(self.ids)].astype(np.int64)
             if places.max() >= len(self._order):
                 raise CorruptStoreError(f"array by_id refers to place {places.max()} of {len(self._order)}; {_REMEDY}")
             self._next += len(places)
@@ -108,7 +111,8 @@ class _Reader:
                 raise CorruptStoreError(f"array by_id is not in order of id; {_REMEDY}")
             self._last = int(ids[-1])
             alive = self.part.is_alive(places)
-            self.ids, self._places = ids[alive], places[alive]
+            self.ids = np.concatenate([self.ids, ids[alive]])
+            self._places = np.concatenate([self._places, places[alive]])
         return len(self.ids) > 0
 
     def take(self, last: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

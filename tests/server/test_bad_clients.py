@@ -145,7 +145,7 @@ def test_stalled_readers_use_bounded_memory(server: ServerProcess, docs: Collect
 @pytest.mark.parametrize(("bits", "payload"), [(2048, b""), (64, bytes(1000))])
 def test_scans_that_nobody_reads_hold_little_memory(server: ServerProcess, bits: int, payload: bytes) -> None:
     """Each held about 10 MiB: messages were larger, and there were five copies of each."""
-    count, n = 100, 4 * SCAN // (len(payload) or bits // 8)
+    count, n = 100, 16 * SCAN // (len(payload) or bits // 8)
     with contextlib.ExitStack() as stack, server.stubs() as first:
         name = f"scan-{bits}"
         with whamming.connect(server.address) as database:
