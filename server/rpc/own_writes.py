@@ -79,7 +79,10 @@ class OwnWrites:
         return ForwardedCall(method, self._unsaved)
 
     async def before(self, request: Any) -> None:
-        """Wait until a read sees all acknowledged writes that this process has forwarded to the index."""
+        """Wait until a read sees all acknowledged writes that this process has forwarded to the index.
+
+        If the writer cannot flush them, this logs a warning and returns.
+        """
         if not self._unsaved and not self._flushes:
             return
         name: str = request.queries.index if isinstance(request, search_pb2.SearchRequest) else request.index

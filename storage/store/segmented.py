@@ -14,8 +14,8 @@ Locks, in the order in which they may be taken:
 
 In a store that writes, searches read ``_contents``, which are immutable, without a lock. A search takes ``_changing``
 only to apply small writes that are pending. The thread that writes a large batch builds its run before it queues for
-the commit. Runs are merged, and segments built, in the background. Items that die meanwhile are removed when the result
-is swapped in.
+the commit. Large runs are merged in the background, small ones by the thread that adds one too many. Segments are built
+in the background, or by the thread that asks for it. Items that die meanwhile are marked dead in the result.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SegmentedStore:
         return not self.read_only and not self._contents.pending
 
     def snapshot(self) -> Snapshot:
-        """Return an immutable view of every write that has been acknowledged."""
+        """Return an immutable view of all acknowledged writes; if read-only, of all that the writer has committed."""
         if self.read_only:
             self._refresh()
         else:
@@ -195,7 +195,7 @@ class SegmentedStore:
         """Make saved writes visible to the next snapshot. Calling it twice gives the same items."""
         with self._changing:
             contents = self._contents
-            if recovered:  # they are older than the unsaved batches, which are applied already: apply all in order
+            if recovered:  # an earlier append had saved them: they are older than `unsaved`, so these are applied again
                 contents = contents.with_pending([*recovered, *unsaved])
             after, removed, applied = apply_writes(contents, writes, recovered, self._applied)
             self._contents, self._unsaved = after, []
@@ -305,7 +305,7 @@ class SegmentedStore:
             with self._changing:
                 self._check_open()
                 contents = self._contents = self._contents.apply_pending()
-            # No write happens before the install. Runs may be merged, but this does not affect sealed and frozen parts.
+            # As `_writing` is held, nothing is written until the install. Runs may be merged, but no frozen parts.
             after = contents.with_segment(old, new)
             segments = [
                 SealedSegment(part.number, part.segment, part.dead) for part in after.sealed if part.number is not None

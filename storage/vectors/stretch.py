@@ -9,11 +9,12 @@ half a minute for 4096 x 4096 numbers. A bound that is some percent too large is
 3. If t I - G has a Cholesky decomposition, all eigenvalues of G are below t. Try a t slightly above the estimate, then
    larger ones. If t exceeds the trace of G, the decomposition exists, so the search for t ends.
 
-*Rounding.* A computed Cholesky decomposition of an n x n matrix A is exact for a matrix that differs from A by at most
-``(n + 1) u trace(A)``, u = 2^-53, in the largest singular value (Higham, *Accuracy and Stability of Numerical
-Algorithms*, theorem 10.5). Here, the trace of A is at most n t. The computed G differs from G by at most
-``d u trace(G)`` <= ``d u n t``, if each element sums d products. With n <= 4096 and d <= 65,536, both together are
-below 4e-8 t. :data:`_ROUNDING` covers them.
+*Rounding.* A computed Cholesky decomposition of an n x n matrix A is the exact one of some A + E. The largest singular
+value of E is at most ``(n + 1) u trace(A)``, where u = 2^-53 (Higham, *Accuracy and Stability of Numerical Algorithms*,
+theorem 10.5). Here, the trace of A is at most n t. The computed G differs from G by at most ``d u trace(G)`` <=
+``d u n t``, if each element sums d products. With n <= 4096 and d <= 65,536, both together are below 4e-8 t. The tiles
+below the diagonal are solved for by LU decomposition, whose error is of the same order. :data:`_ROUNDING` leaves a
+factor of 25 for all of this.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Tiles = dict[tuple[int, int], NDArray[np.float64]]
 
 
 def stretch_of(matrix: NDArray[np.float32]) -> Steps[float]:
-    """Return an upper bound on the largest singular value, a few percent above it at most, or 1.0 if it is zero."""
+    """Return an upper bound on the largest singular value, usually by a few percent too large; 1.0 if it is zero."""
     tiles = yield from _gram(matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T)
     trace = sum(float(np.trace(tile)) for (row, column), tile in tiles.items() if row == column)
     if trace == 0:

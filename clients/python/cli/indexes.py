@@ -25,9 +25,9 @@ whamming create docs --bits 256 --bit-order big
 whamming create texts --encoder lsh --dim 768 --bits 1024 --keep-vectors float16 --metric cosine
 whamming create more --encoder-file docs.encoder"""
 LIST_TEXT = """\
-An index that cannot be opened is listed as broken. The reason is printed on standard error, or with --json as "error".
-The other indexes are listed all the same. If an index is broken, the exit code is 1; with --names it is 0. To remove a
-broken index: whamming drop NAME."""
+An index that cannot be opened is listed as broken. The reason is printed on standard error; with --json, it is also in
+the field "error". The other indexes are listed all the same. If an index is broken, the exit code is 1; with --names it
+is 0. To remove a broken index: whamming drop NAME."""
 SEAL_TEXT = """\
 Recent writes have no hash tables yet and are searched by a sweep. They get tables automatically once there are enough
 of them. Seal builds the tables now, for example after a large import."""

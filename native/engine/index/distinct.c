@@ -1,8 +1,8 @@
 /* Finding equal codes.
  *
  * Short codes of real data often repeat thousands of times (GIST1M has 48,670 copies of one 32-bit code). Because such
- * a code is stored once, each search compares it once. A hash table with open addressing, at most half full, holds the
- * number of each distinct code.
+ * a code is stored once, each search compares it once. Distinct codes are numbered in the order in which they first occur.
+ * A hash table with open addressing, at most half full, holds these numbers.
  */
 #include "index/distinct.h"
 
