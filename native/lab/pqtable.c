@@ -1,11 +1,11 @@
 /* PQTable on binary codes (Sec. V.C). The multi-sequence algorithm over parts of 8 bits generates the buckets;
  * framework.c does the rest and stops by PQTable's own rule.
  *
- * The 256 values of each part are sorted by cost once per query. A code is then a tuple of ranks, one per part:
+ * The values of each part, at most 256, are sorted by cost once per query. A code is then a tuple of ranks, one per part:
  *
  *       rank of part 1
  *         ^
- *       2 | .  .  .            # popped    o in the queue
+ *       2 | o  .  .            # popped    o in the queue
  *       1 | #  o  .
  *       0 | #  #  o            a tuple is queued once all its predecessors (one rank less in one part) are popped
  *         +----------> rank of part 0

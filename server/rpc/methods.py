@@ -29,7 +29,7 @@ Send = Callable[[M], Awaitable[None]]
 
 
 async def _next(responses: AsyncIterator[Message]) -> bytes | None:
-    """Return the next response, or None at the end. The caller holds the bytes only, and not the message, too."""
+    """Return the next response as bytes, or None at the end. The message is freed before the bytes are sent."""
     response = await anext(responses, None)
     return None if response is None else response.SerializeToString()
 
@@ -91,7 +91,7 @@ def _method(
             with clients.call(context) as running:
                 request = await receive_one(running, context)
                 async with clients.large_answer(running):
-                    # Sent here, so that the call is not over before. The message is freed first.
+                    # Returning the answer would end the block before gRPC has sent it.
                     await context.write((await call(request, running)).SerializeToString())
 
     async def stream(unused: object, context: Any) -> None:

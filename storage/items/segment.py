@@ -1,8 +1,9 @@
 """A segment: items as flat arrays, in RAM or in a memory map. Immutable.
 
-Large segments are sealed: their rows are in an order that is fast to search, and they have hash tables. Recent writes
-are in *runs*: small segments in RAM, in order of id and without tables. Runs are quick to build. They do not need
-tables: sweeping a run of up to a million rows takes no longer than probing tables would.
+Most items are in sealed segments. Their rows are in an order that is fast to search, and they have the hash tables
+that the settings of the index ask for. Recent writes are in *runs*: segments in RAM without tables, which are quick to
+build. The items of a run are in order of id, but those with equal codes are stored together. Searches sweep the runs. A
+seal follows when the runs have about a million rows.
 """
 
 from __future__ import annotations

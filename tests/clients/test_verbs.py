@@ -25,7 +25,7 @@ CLASSES: dict[str, tuple[type, type, type, type]] = {
 IN_ASYNC = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__next__": "__anext__"}
 CONSTRUCTORS = {"at"}
 """Public class methods that are not part of the declaration."""
-FOR_THE_SERVER = {"begin_drop", "check_files", "find_open", "refresh", "visiting", "write_once"}
+FOR_THE_SERVER = {"begin_drop", "check_files", "encoding", "find_open", "refresh", "visiting", "write_once"}
 """Methods of local classes that only the server calls."""
 FOR_THE_DATABASE = {"abandon", "pause", "read_encoder", "resume", "touch"}
 """Methods of local indexes that only the database calls, to close and to open them."""

@@ -188,9 +188,12 @@ class RecordedDisk:
             case "r":
                 old, new_path = record.path.split("\0")
                 (directory, before), (target, after) = self._find(old), self._find(new_path)
-                if directory is not target:
-                    raise EscapedWriteError(f"{old} is renamed to another directory, {new_path}; this is not modelled")
-                self._change(directory, entries={before: None, after: directory.current_entries()[before]})
+                moved = directory.current_entries()[before]
+                if directory is target:
+                    self._change(directory, entries={before: None, after: moved})
+                else:  # two changes, of which the disk may keep either; after a sync of the target, it keeps that one
+                    self._change(target, entries={after: moved})
+                    self._change(directory, entries={before: None})
             case "u":
                 directory, name = self._find(record.path)
                 self._change(directory, entries={name: None})

@@ -22,8 +22,8 @@ Every option of the server can also be set in the environment (WHAMMING_MAX_K fo
 (max_k = 1000). Flags override the environment, and the environment overrides the file.
 
 The server prints "listening on HOST:PORT" when it is ready and logs to standard error. Ctrl-C or SIGTERM stops it;
-running queries get --grace-seconds to finish. SIGHUP only reloads the certificates. Closing the terminal sends SIGHUP,
-so it does not stop the server."""
+running queries get --grace-seconds to finish. SIGHUP reloads the certificates and does nothing else, so the server
+keeps running when its terminal is closed."""
 
 EXAMPLE = """\
 whamming serve --data my-data --listen 127.0.0.1:7777

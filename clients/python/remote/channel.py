@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import re
 import ssl
 import time
@@ -153,6 +154,9 @@ def shared_poller(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
                 callback(*args)
             except BlockingIOError:
                 pass
+            except OSError as error:
+                if error.errno != errno.EBADF:  # gRPC has closed the socket, as its last loop has ended
+                    raise
             except RuntimeError as error:
                 if "closed" not in str(error):
                     raise

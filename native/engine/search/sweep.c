@@ -6,8 +6,6 @@
 #include "search/quantise.h"
 #include "search/rows.h"
 
-#include <math.h>
-
 enum {
     ALL = 65535,     /* the highest threshold: every sum is within it */
     SPARE = 1024,    /* additional entries of the list */
@@ -38,83 +36,6 @@ static uint16_t least_sum(const struct sweep *s, const struct collector *c) {
     return sum <= 0 ? 0 : sum >= ALL ? ALL : (uint16_t)sum;
 }
 
-static uint64_t largest_of(const uint64_t *nibble) {
-    uint64_t largest = 0;
-    for (size_t x = 0; x < 16; x++)
-        if (nibble[x] > largest) largest = nibble[x];
-    return largest;
-}
-
-/* Choose the scale for the plane at the 90th percentile of the largest costs. */
-static void choose_scale(struct sweep *s) {
-    size_t planes = s->index->planes;
-    uint64_t most[WH_MAX_BITS / 4];
-    for (size_t p = 0; p < planes; p++) {
-        uint64_t largest = largest_of(s->distance->nibble + p * 16);
-        size_t at = p; /* insertion sort: few planes, often nearly in order */
-        for (; at > 0 && most[at - 1] > largest; at--) most[at] = most[at - 1];
-        most[at] = largest;
-    }
-    size_t free = 0; /* number of planes whose costs are all 0 */
-    while (free < planes && most[free] == 0) free++;
-    uint64_t typical = free < planes ? most[free + (planes - free) * 9 / 10] : 0;
-    s->scale = typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
-}
-
-/* Compute the look-ups. The part of a cost that does not fit a byte goes to the look-ups of a heavy plane. There are few
- * of these, so their look-ups may be so large that all sums just fit 16 bits. */
-static void quantise(struct sweep *s) {
-    size_t planes = s->index->planes;
-    choose_scale(s);
-    for (size_t p = 0; p < planes; p++) {
-        const uint64_t *nibble = s->distance->nibble + p * 16;
-        quantise_nibble(nibble, s->scale, SWEEP_LUT_MAX, s->mode[SWEEP_STREAM].lut + p * 16);
-        if ((double)largest_of(nibble) * s->scale >= SWEEP_LUT_MAX + 1) s->heavy_at[s->heavy++] = (uint32_t)p;
-    }
-    size_t cap = s->heavy ? (ALL - planes * SWEEP_LUT_MAX) / s->heavy : 0;
-    for (size_t i = 0; i < s->heavy; i++) {
-        const uint64_t *nibble = s->distance->nibble + (size_t)s->heavy_at[i] * 16;
-        uint8_t *lut = s->heavy_lut + i * 32;
-        for (size_t x = 0; x < 16; x++) {
-            double rest = (double)nibble[x] * s->scale - SWEEP_LUT_MAX;
-            size_t step = rest < 0 ? 0 : rest >= (double)cap ? cap : (size_t)rest;
-            if (rest >= (double)cap + 1) s->capped = 1;
-            lut[x] = (uint8_t)step;
-            lut[16 + x] = (uint8_t)(step >> 8);
-        }
-        s->heavy_at[i] *= 64;
-    }
-    s->exact = s->scale == 1 && !s->capped;
-    s->margin = s->exact ? 0 : (uint16_t)((double)planes / 2 + 4 * sqrt((double)planes / 12) + 1);
-}
-
-/* Order the groups of planes for SWEEP_SKIP. The group that is expected to add most to the cost of a code comes first.
- * If the last group is smaller than the others, it stays last. */
-static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
-    const wh_index *index = s->index;
-    size_t full = index->planes / SWEEP_GROUP;
-    double expected[WH_MAX_BITS / 4 / SWEEP_GROUP];
-    uint32_t *order = s->mode[SWEEP_SKIP].order;
-    for (size_t g = 0; g < s->groups; g++) {
-        double sum = 0;
-        for (size_t i = g * SWEEP_GROUP * 4; i < (g + 1) * SWEEP_GROUP * 4 && i < index->meta.bits; i++) {
-            double ones = index->frequency[i] / 65535.0;
-            sum += (double)delta[i] * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
-        }
-        expected[g] = sum;
-        size_t at = g;
-        for (; g < full && at > 0 && expected[order[at - 1]] < sum; at--) order[at] = order[at - 1];
-        order[at] = (uint32_t)g;
-    }
-    for (size_t at = 0; at < s->groups; at++) {
-        size_t g = order[at], size = g < full ? SWEEP_GROUP : index->planes % SWEEP_GROUP;
-        memcpy(s->mode[SWEEP_SKIP].lut + at * SWEEP_GROUP * 16, s->mode[SWEEP_STREAM].lut + g * SWEEP_GROUP * 16,
-               size * 16);
-        order[at] = (uint32_t)(g * SWEEP_GROUP * 64);
-        s->mode[SWEEP_STREAM].order[at] = (uint32_t)(at * SWEEP_GROUP * 64);
-    }
-}
-
 int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *kernels, const struct distance *distance,
                const uint8_t *optimum, const uint64_t *delta) {
     s->index = index;
@@ -134,8 +55,7 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
         s->mode[m].lut = lut + (size_t)m * (luts + groups);
         s->mode[m].check = s->mode[m].lut + luts;
     }
-    quantise(s);
-    order_groups(s, optimum, delta);
+    sweep_fill_look_ups(s, optimum, delta);
     return WH_OK;
 }
 

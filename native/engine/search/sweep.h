@@ -88,6 +88,9 @@ int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels 
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
+/* Choose the scale, and fill the look-ups and orders of both modes. sweep_init calls this. */
+void sweep_fill_look_ups(struct sweep *sweep, const uint8_t *optimum, const uint64_t *delta);
+
 /* Start a pass for the collector's hits. Returns a wh_status (WH_MEMORY). */
 int sweep_start(struct sweep *sweep, const struct collector *collector);
 
