@@ -25,7 +25,10 @@ class Ending:
         call.add_done_callback(self._note)
 
     def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error that the call really ended with, given the one that gRPC ``raised``."""
+        """Return the error that the call really ended with, given the one that gRPC ``raised``.
+
+        If gRPC has lost the status, the error is UNAVAILABLE.
+        """
         if raised.details() != WRITE_FAILED or self._noted is None:
             return raised
         if self._noted.code() == grpc.StatusCode.OK or self._noted.details() == WRITE_FAILED:

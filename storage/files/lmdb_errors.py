@@ -13,7 +13,7 @@ from typing import Final
 import lmdb
 
 from whamming.storage.files import environment
-from whamming.storage.process_limits import LARGE_MAPS, files_text, memory_text
+from whamming.storage.process_limits import files_text, memory_text
 from whamming.storage.storage_errors import (
     NO_FILES,
     NO_ROOM,
@@ -40,11 +40,11 @@ def translated(error: Exception, path: Path) -> StorageError:
     """Return the storage error for an error of LMDB or the operating system."""
     text = str(error)
     if isinstance(error, OSError) and error.errno in _NOT_A_FILE:
-        return CorruptStoreError(f"{path} has something else in place of a file: {text}; restore a backup")
+        return CorruptStoreError(f"a file of the index in {path} is not a regular file: {text}; restore a backup")
     if isinstance(error, lmdb.MapFullError):
         return StorageFullError(
-            f"{path} has outgrown its map ({text}); close the index, and open it again while fewer than {LARGE_MAPS} "
-            "others are open"
+            f"{path} has outgrown its map ({text}); close the index and open it again. It is then mapped larger, up to "
+            "1 TiB if the process has the address space"
         )
     full = any(os.strerror(code) in text for code in NO_ROOM)
     if full or (os.strerror(errno.EIO) in text and _free_bytes(path) < 1 << 20):  # LMDB reports a short write as EIO

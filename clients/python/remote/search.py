@@ -156,7 +156,7 @@ class Search(AsyncSearchVerbs):
 
     @property
     def is_over(self) -> bool:
-        """True if the search has ended or was closed. Closing it then does nothing."""
+        """True if no query is running and none will be sent, so that there is nothing to stop on the server."""
         return self._ended and self._inbox is None
 
     @verb

@@ -94,7 +94,8 @@ static void prefix_sums(uint32_t *offset, uint64_t count) {
     for (uint64_t i = 1; i < count; i++) offset[i] += offset[i - 1];
 }
 
-/* The narrow directory is used if 16 bits can count the postings of every bucket, and if it is smaller. */
+/* The narrow directory is used if it is smaller, and 16 bits can count the postings of all tables together under each
+ * bucket number. */
 static int narrow_fits(const struct build *b) {
     uint64_t m = b->meta.tables;
     if (narrow_record_bytes(b->meta.tables) >= 4 * m) return 0;

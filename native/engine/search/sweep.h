@@ -53,7 +53,7 @@ struct sweep {
         uint8_t *check;
     } mode[SWEEP_MODES];
     size_t groups;
-    size_t heavy; /* planes with costs that do not fit a byte: see struct sweep_job */
+    size_t heavy; /* planes with scaled costs above SWEEP_LUT_MAX: see struct sweep_job */
     uint32_t *heavy_at;
     uint8_t *heavy_lut;
     void *prepared;   /* memory of all arrays above, and of `left`; NULL: not initialised yet */

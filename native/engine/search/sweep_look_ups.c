@@ -13,7 +13,8 @@ static uint64_t largest_of(const uint64_t *nibble) {
     return largest;
 }
 
-/* Choose the scale for the plane at the 90th percentile of the largest costs. */
+/* Choose the scale of all look-ups. Of the planes that have costs, sorted by their largest one, the plane at the 90th
+ * percentile decides: its largest cost becomes SWEEP_LUT_MAX. If it is smaller already, the scale is 1. */
 static void choose_scale(struct sweep *s) {
     size_t planes = s->index->planes;
     uint64_t most[WH_MAX_BITS / 4];
@@ -29,8 +30,8 @@ static void choose_scale(struct sweep *s) {
     s->scale = typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
 }
 
-/* Compute the look-ups. The part of a cost that does not fit a byte goes to the look-ups of a heavy plane. There are few
- * of these, so their look-ups may be so large that all sums just fit 16 bits. */
+/* Compute the look-ups. The part of a scaled cost above SWEEP_LUT_MAX goes to the look-ups of a heavy plane. These are
+ * capped so that no sum exceeds 65,535. */
 static void quantise(struct sweep *s) {
     size_t planes = s->index->planes;
     choose_scale(s);

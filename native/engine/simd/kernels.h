@@ -15,7 +15,7 @@ struct sweep_job {
     const uint32_t *order; /* byte offset in the block of each group of SWEEP_GROUP planes, in visiting order. A smaller
                               group comes last */
     const uint8_t *lut;    /* 16 bytes per plane, in visiting order, each at most SWEEP_LUT_MAX */
-    size_t heavy;          /* planes with costs that do not fit a byte */
+    size_t heavy;          /* planes with scaled costs above SWEEP_LUT_MAX */
     const uint32_t *heavy_at; /* byte offset of each heavy plane in the block */
     const uint8_t *heavy_lut; /* per heavy plane: the low bytes of 16 look-ups, then their high bytes. They are added to
                                   the look-ups of `lut`. No sum exceeds 65,535 */
