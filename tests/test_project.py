@@ -86,3 +86,13 @@ def is_defined(name: str, code: str) -> bool:
     return all(
         re.search(rf"^ *((async )?def|class) {part}\b|^ *{part}\b.*=", code, re.MULTILINE) for part in name.split(".")
     )
+
+
+def test_the_source_distribution_has_every_file_of_the_c_code() -> None:
+    """setuptools packs only the C files that pyproject.toml lists."""
+    extensions = tomllib.loads(text_of("pyproject.toml"))["tool"]["setuptools"]["ext-modules"]
+    listed = {file for extension in extensions for key in ("sources", "depends") for file in extension[key]}
+    found = {
+        str(file.relative_to(ROOT)) for room in ("engine", "lab") for file in ROOT.glob(f"native/{room}/**/*.[ch]")
+    }
+    assert found <= listed
