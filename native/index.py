@@ -64,8 +64,6 @@ class Index:
     def __init__(self, arrays: Mapping[str, Any], owner: object = None) -> None:
         """Open an index over named buffers. Users call :meth:`build` or :meth:`from_arrays`."""
         self._owner = owner
-        # The buffers are numpy arrays, because the garbage collector does not traverse these. It traverses memoryviews,
-        # and would crash when it clears a cycle of dead objects that contains a memoryview in use.
         self._buffers = {name: _as_bytes(arrays[name]) for name in ARRAY_NAMES if name in arrays}
         missing = [name for name in ARRAY_NAMES if name not in arrays]
         if missing:
@@ -263,7 +261,7 @@ class Index:
         return places
 
     def _check_order(self, by_id: Any) -> Any:
-        order = memoryview(by_id).cast("B")
+        order = _as_bytes(by_id)
         if order.nbytes != 4 * self.n:
             raise CorruptIndexError(f"by_id has {order.nbytes} bytes; {self.n} items need {4 * self.n}")
         return ffi.from_buffer(order) if self.n else ffi.NULL
@@ -310,6 +308,11 @@ class Index:
 
 
 def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
+    """Return a buffer as an array, to lend its memory to C.
+
+    Some versions of CPython crash when the garbage collector clears a cycle that contains a memoryview whose memory is
+    lent. It does not look into arrays, and so never clears the memoryview below one.
+    """
     raw = memoryview(buffer).cast("B")
     return np.frombuffer(raw, dtype=np.uint8) if raw.nbytes else np.empty(0, dtype=np.uint8)
 
