@@ -38,7 +38,9 @@ class BackgroundTask:
         self._delay = delay
         self._retry = retry
         self._condition = threading.Condition()
-        self._wanted = self._running = self._stopped = False
+        self._wanted = self._running = False
+        self.stopped = False
+        """Whether :meth:`stop` was called."""
         self._runs = 0
         self._thread: threading.Thread | None = None
         self.waiting = 0
@@ -55,14 +57,14 @@ class BackgroundTask:
             before = self._runs
             self._request()
             self.waiting += 1
-            self._condition.wait_for(lambda: self._stopped or self._runs != before, timeout)
+            self._condition.wait_for(lambda: self.stopped or self._runs != before, timeout)
             self.waiting -= 1
 
     def wait_until_idle(self, timeout: float) -> None:
         """Wait until no run is wanted or under way, for ``timeout`` seconds at most."""
         with self._condition:
             self.waiting += 1
-            self._condition.wait_for(lambda: self._stopped or not (self._wanted or self._running), timeout)
+            self._condition.wait_for(lambda: self.stopped or not (self._wanted or self._running), timeout)
             self.waiting -= 1
 
     @property
@@ -71,7 +73,7 @@ class BackgroundTask:
         return self._wanted or self._running
 
     def _request(self) -> None:
-        if self._wanted or self._stopped:
+        if self._wanted or self.stopped:
             return
         self._wanted = True
         if self._thread is None:
@@ -82,7 +84,7 @@ class BackgroundTask:
     def stop(self) -> None:
         """Make the thread end after the current run."""
         with self._condition:
-            self._stopped = True
+            self.stopped = True
             self._condition.notify_all()
 
     def join(self) -> None:
@@ -98,13 +100,13 @@ class BackgroundTask:
             except ClosedError:
                 return
             except Exception:
-                if self._stopped:  # the index was dropped meanwhile
+                if self.stopped:  # the index was dropped meanwhile
                     return
                 when = f"in {RETRY_SECONDS:g} s" if self._retry else "after the next write"
                 log.exception("%s failed; it is retried %s", self._name, when)
                 with self._condition:
                     self._wanted |= self._retry
-                    self._condition.wait_for(lambda: self._stopped, RETRY_SECONDS)
+                    self._condition.wait_for(lambda: self.stopped, RETRY_SECONDS)
             with self._condition:
                 self._runs += 1
                 self._running = False
@@ -113,13 +115,13 @@ class BackgroundTask:
     def _wait_for_request(self) -> bool:
         """Wait for a request. Returns False if the thread has to end: if it was stopped, or idle for IDLE_SECONDS."""
         with self._condition:
-            if not self._condition.wait_for(lambda: self._stopped or self._wanted, IDLE_SECONDS):
+            if not self._condition.wait_for(lambda: self.stopped or self._wanted, IDLE_SECONDS):
                 self._thread = None  # the next request starts another
                 return False
             if self._delay:
-                self._condition.wait_for(lambda: self._stopped, self._delay)
+                self._condition.wait_for(lambda: self.stopped, self._delay)
             self._wanted = False
-            self._running = not self._stopped
+            self._running = not self.stopped
             return self._running
 
 

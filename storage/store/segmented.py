@@ -36,6 +36,7 @@ from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageE
 from whamming.storage.store import maintenance
 from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads, checking
 from whamming.storage.store.contents import Change, Contents
+from whamming.storage.store.delta_total import DeltaShare
 from whamming.storage.store.faults import point
 from whamming.storage.store.group_commit import GroupCommit, QueuedWrite, apply_writes
 from whamming.storage.store.journal import Journal, JournalState, SealedSegment
@@ -77,6 +78,7 @@ class SegmentedStore:
         self._merger = BackgroundTask("whamming-merge", self._merge_runs)
         self._maintainer = BackgroundTask("whamming-maintain", self.maintain)
         self._tasks = (self._saver, self._merger, self._maintainer)
+        self._delta_share = DeltaShare(self._maintainer, counted=journal.persistent and not read_only)
         self._writes = self._commits = self._seals = self._compactions = 0
         try:
             state = journal.load()
@@ -85,6 +87,8 @@ class SegmentedStore:
         except BaseException:
             journal.close()
             raise
+        self._delta_share.size = self._contents.delta_bytes
+        self._delta_share.limit_total(wait=False)
 
     def _contents_from(self, state: JournalState, version: int) -> Contents:
         if not self.read_only:
@@ -240,7 +244,8 @@ class SegmentedStore:
     def maintain(self) -> None:
         """Seal the delta if it is large, then merge segments until no tier is full and few items are dead."""
         with self._maintaining, preferring(self._check_open):
-            if maintenance.should_seal(self._contents.delta_rows, self._contents.delta_bytes):
+            contents = self._contents
+            if self._delta_share.must_seal or maintenance.should_seal(contents.delta_rows, contents.delta_bytes):
                 self._seal(None, threads=background_threads())
             while True:
                 with self._changing:
@@ -268,6 +273,8 @@ class SegmentedStore:
             self._install((), None, position)
         with self._changing:
             self._contents = self._contents.without_frozen_count()
+        self._delta_share.size, self._delta_share.must_seal = self._contents.delta_bytes, False
+        self._delta_share.limit_total(wait=False)  # the next one may have to be sealed, too
 
     def _merge(self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None = None) -> None:
         for part in parts:
@@ -351,6 +358,8 @@ class SegmentedStore:
                 self._maintainer.wait(_BACKPRESSURE_SECONDS)
         elif maintenance.should_rewrite(contents.sealed):
             self._maintainer.request()
+        self._delta_share.size = size
+        self._delta_share.limit_total(wait=True)
         if time.monotonic() - self._last_snapshot < SEARCHED_SECONDS:
             self._merger.wait_until_idle(PACE_SECONDS)
             self._maintainer.wait_until_idle(PACE_SECONDS)

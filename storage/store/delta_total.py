@@ -1,0 +1,64 @@
+"""A limit on the deltas of all open indexes of a process together, because they are in memory.
+
+Each index seals its delta when that is large. With hundreds of open indexes, smaller deltas add up, too. So if their
+total is above MAX_TOTAL_BYTES, the largest is sealed early, then the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+from weakref import WeakSet
+
+from whamming.storage.store.background import BackgroundTask
+
+MAX_TOTAL_BYTES: Final = 1 << 30
+"""If the deltas of all indexes have more bytes together, the largest is sealed."""
+WAIT_FACTOR: Final = 2
+"""At this many times MAX_TOTAL_BYTES, writers wait for the seal, unless the delta of their index is below average."""
+STEP_BYTES: Final = 1 << 20
+"""The deltas are added up each time that one has grown by this much, because adding them up takes time."""
+WAIT_SECONDS: Final = 10.0
+"""Maximum time that a write waits."""
+
+_shares: WeakSet[DeltaShare] = WeakSet()
+_lock = threading.Lock()
+
+
+class DeltaShare:
+    """What the delta of one index adds to the total."""
+
+    def __init__(self, sealer: BackgroundTask, *, counted: bool) -> None:
+        """``sealer``: the task that seals the delta if :attr:`must_seal`.
+
+        ``counted``: False if sealing would not help, because the index is in memory or read-only.
+        """
+        self.size = 0
+        """The size of the delta in bytes."""
+        self.must_seal = False
+        """Whether the delta has to be sealed, however small it is."""
+        self._sealer = sealer
+        self._added_up = 0
+        if counted:
+            with _lock:
+                _shares.add(self)
+
+    def limit_total(self, *, wait: bool) -> None:
+        """Have the largest delta sealed if the total is too large. Call this when :attr:`size` has changed.
+
+        ``wait``: wait for the seal if the total is much too large. The caller must not hold a lock of the index.
+        """
+        if self._added_up <= self.size < self._added_up + STEP_BYTES:
+            return
+        self._added_up = self.size
+        with _lock:
+            shares = [share for share in _shares if not share._sealer.stopped]
+        total = sum(share.size for share in shares)
+        if total <= MAX_TOTAL_BYTES:
+            return
+        largest = max(shares, key=lambda share: share.size)
+        largest.must_seal = True
+        if wait and total >= WAIT_FACTOR * MAX_TOTAL_BYTES and self.size * len(shares) >= total:
+            largest._sealer.wait(WAIT_SECONDS)
+        else:
+            largest._sealer.request()
