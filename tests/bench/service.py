@@ -12,7 +12,8 @@ real 64-bit codes. The client, and the same searches in this process, take turns
 - stalled: memory of the server for 200 unlimited queries that nobody reads;
 - first hit: the time to the first of 1,000 hits against the time to the last, 64 and 128 bits;
 - ingest: a million codes of 128 bits, 10,000 per batch, each on disk before it is acknowledged;
-- mixed: searches during a steady load of upserts, in this process and over the wire (``mixed.py``).
+- mixed: searches during a steady load of upserts, in this process and over the wire (``mixed.py``);
+- neighbour: searches while another client keeps other indexes busy (``neighbour.py``).
 
 Writes a Markdown report and a JSON file to ``build/bench``. Times are wall-clock and
 depend on how busy the machine is, so compare within a part. The server's CPU time shows what it could do on an idle
@@ -35,6 +36,7 @@ from typing import Any
 
 import grpc
 import mixed
+import neighbour
 import numpy as np
 from service_harness import (
     BATCH,
@@ -565,6 +567,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "first hit": first_hit,
     "ingest": ingest,
     "mixed": mixed.part,
+    "neighbour": neighbour.part,
 }
 
 
