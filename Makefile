@@ -14,7 +14,7 @@ SERVER_KILLS ?= 1000
 ISSUE_FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
 YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
-C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage -name '*.[ch]' 2>/dev/null)
+C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage tests/bench -name '*.[ch]' 2>/dev/null)
 
 .PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
     torture torture-server power-loss fuzz-files fuzz-service paper quality soak format clean dist dist-check
@@ -70,7 +70,7 @@ format: $(BUILD)/checked-with ## format Python and C code
 verbs: $(BUILD)/checked-with ## generate the asyncio declarations and the blocking client from storage/verbs.py
 	$(BIN)/python clients/generate.py
 
-bench: $(BUILD)/benched-with ## compare the engine with a linear scan and faiss, and LMDB with RAM; writes build/bench/
+bench: $(BUILD)/benched-with ## compare the engine with a bare pass, a linear scan and faiss, and LMDB with RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py
 	$(BIN)/python tests/bench/storage.py search
 

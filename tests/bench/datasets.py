@@ -145,6 +145,15 @@ def _morgan(bits: int) -> tuple[Bytes, Floats]:
     return base, np.stack([q * idf, (1 - q) * idf], axis=2)
 
 
+def _text() -> tuple[Bytes, Floats]:
+    """Signs of sentence embeddings; the query's components are the weights."""
+    base, query = (
+        np.asarray(read(f), dtype=np.float64) for f in ("text_minilm384.base.npy.gz", "text_minilm384.query.npy.gz")
+    )
+    query = query[:QUERIES]
+    return pack(base > 0), np.stack([np.maximum(query, 0), np.maximum(-query, 0)], axis=2)
+
+
 def _clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
     """Codes around n / 100 random centres, each bit flipped with probability 1 / 16; queries are noisy members."""
     rng = np.random.default_rng(bits)
@@ -183,6 +192,7 @@ RECIPES: dict[str, Recipe] = {
     },
     "morgan256": Recipe(256, _ZINC, lambda: _morgan(256)),
     "morgan1024": Recipe(1024, _ZINC, lambda: _morgan(1024)),
+    "text-sign384": Recipe(384, "text_minilm384.base.npy.gz", _text),
     "clusters64": Recipe(64, None, lambda: _clusters(10_000_000, 64)),
     "clusters128": Recipe(128, None, lambda: _clusters(10_000_000, 128)),
 }

@@ -10,14 +10,15 @@ pause, k = 10. Meanwhile another client, in a process of its own, uses other ind
 - streams: four unlimited queries at a time, on the same threads as the searches;
 - writes: upserts 5,000 items at a time.
 
-Searches alone and beside the other client take turns, and p99 is compared. *Busy cores* is the physical limit: there, the
-other client only computes, in two processes, and does not use the server. On a machine with two cores, the searches then
-wait for the operating system to give them a core.
+Searches alone and beside the other client take turns, and p99 is compared. *Busy cores* is the physical limit: there,
+the other client only computes, in two processes, and does not use the server. On a machine with two cores, the searches
+then wait for the operating system to give them a core.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import resource
@@ -121,10 +122,8 @@ JOBS: dict[str, Callable[[Any], None]] = {
 
 
 def _quietly(work: Callable[[], Any]) -> None:
-    try:
+    with contextlib.suppress(whamming.WhammingError):  # the index has been deleted
         work()
-    except whamming.WhammingError:
-        pass  # the index has been deleted
 
 
 def fill(directory: Path, items: int) -> None:
@@ -150,7 +149,7 @@ def fill(directory: Path, items: int) -> None:
 
 def search_ms(index: Any, tables: Floats, seconds: float) -> Floats:
     """Search one query at a time; return the milliseconds of each."""
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
     for table in itertools.cycle(tables):
         start = time.perf_counter()
