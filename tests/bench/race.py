@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--simd", choices=vector_sets, default=vector_sets[-1], help="instruction set (default: best)")
     options = parser.parse_args()
     if options.simd == "avx2":
-        os.environ["FAISS_OPT_LEVEL"] = "AVX2"  # faiss reads this when it is imported
+        os.environ["FAISS_SIMD_LEVEL"] = "AVX2"  # faiss reads this when it is imported
     cores = sorted(os.sched_getaffinity(0))
     cells: list[Cell] = []
     facts: dict[str, Any] = {}

@@ -39,7 +39,7 @@ static int start_round(struct part *p, int resumed) {
     collect_start(&p->collector, p->hits, capacity, p->farthest, p->dead, p->query->skips ? &p->query->skipped : NULL,
                   resumed, p->last);
     p->stats.rounds++;
-    if (p->query->plan == WH_SWEEP || p->index->meta.tables == 0) return start_sweep(p);
+    if (p->stats.plan == WH_SWEEP) return start_sweep(p);
     probe_free(&p->probe);
     const struct query *q = p->query;
     int status = probe_init(&p->probe, p->index, p->kernels, &q->distance, q->optimum, q->delta);
@@ -180,7 +180,7 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
     p->plan.planner = what->planner;
     p->plan.batch = batch;
     p->round = query->k == UINT64_MAX ? FIRST_ROUND : MAX_KEPT;
-    p->stats.plan = query->plan == WH_SWEEP || index->meta.tables == 0 ? WH_SWEEP : WH_PROBE;
+    p->stats.plan = plan_starts_with_sweep(index, query->plan) ? WH_SWEEP : WH_PROBE;
     if (query->nothing || p->live == 0) {
         p->phase = PHASE_END;
         if (p->live == 0) p->bound = UINT64_MAX;

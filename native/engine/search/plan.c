@@ -12,6 +12,11 @@ enum {
     TRIAL_DISCOUNT = 3           /* a trial divides the estimated time of the probe by this */
 };
 
+int plan_starts_with_sweep(const wh_index *index, uint32_t plan) {
+    if (plan == WH_SWEEP || index->meta.tables == 0) return 1;
+    return plan == WH_AUTO && index->meta.covered < index->meta.bits;
+}
+
 void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept) {
     *plan = (struct plan){.planner = plan->planner,
                           .batch = plan->batch,
@@ -57,7 +62,6 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_in
     plan->last_buckets = probe->counts.buckets;
     if (limit >= NO_LIMIT) /* give the probe a quarter of the time of a full sweep to find k codes */
         return spent > sweep_nanoseconds(plan, index) / 4;
-    if (index->meta.covered < index->meta.bits) return 1; /* partial tables only provide a first limit */
     double price = sweep_nanoseconds(plan, index);
     if (per_effort * (double)probe_pending(probe) > price / 2) return 1; /* the current bucket alone takes too long */
     if (spent < price / 16) return 0;                                    /* too early to decide */

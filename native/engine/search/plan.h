@@ -2,8 +2,7 @@
 #define WHAMMING_PLAN_H
 /* Decides between probe and sweep during a search.
  *
- * A search starts by probing. This also finds good candidates early, and their limit makes a later sweep fast. The work
- * done is measured as effort (probe_run). Each time it has doubled, two estimates are compared: the time for the rest
+ * A search starts by probing, unless the tables cover only some of the bits. The work done is measured as effort (probe_run). Each time it has doubled, two estimates are compared: the time for the rest
  * of the probe, and the time of a sweep.
  *
  * Time of the probe. forecast.h estimates how many buckets the probe needs at the current limit. The limit still falls,
@@ -33,6 +32,10 @@ struct plan {
     uint64_t blocks_before; /* blocks swept before the current round */
     int trial;              /* 1: probe longer than seems worthwhile, to learn the time of far buckets */
 };
+
+/* Whether a search of this plan (enum wh_plan) sweeps from the start: if there are no tables, or if the tables cover only
+ * some of the bits. Such tables cannot end a search, and a sweep does not need their limit. */
+int plan_starts_with_sweep(const wh_index *index, uint32_t plan);
 
 /* Reset the plan when a probe or a sweep starts. Keeps `planner` and `batch`. */
 void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept);

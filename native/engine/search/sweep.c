@@ -7,11 +7,13 @@
 #include "search/rows.h"
 
 enum {
-    ALL = 65535,     /* the highest threshold: every sum is within it */
-    SPARE = 1024,    /* additional entries of the list */
-    FETCH_CODE = 12, /* while verifying: prefetch the code of the entry this far ahead */
-    FETCH_ROW = 6,   /* while verifying: prefetch the group or id of the entry this far ahead */
-    SAMPLE_AT = 16   /* blocks before the first sample; the threshold falls meanwhile */
+    ALL = 65535,        /* the highest threshold: every sum is within it */
+    SPARE = 1024,       /* additional entries of the list */
+    FETCH_CODE = 12,    /* while verifying: prefetch the code of the entry this far ahead */
+    FETCH_ROW = 6,      /* while verifying: prefetch the group or id of the entry this far ahead */
+    SAMPLE_AT = 16,     /* blocks before the first sample; the threshold falls meanwhile */
+    MIN_BLOCKS = 1024,  /* in shorter passes, choosing a mode takes longer than it saves */
+    AHEAD_BYTES = 16384 /* how far ahead to prefetch; the hardware prefetcher stops at page borders */
 };
 
 /* The stages of choosing a mode. They are repeated, because the threshold falls. The choice affects how long a sweep
@@ -41,6 +43,8 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->index = index;
     s->distance = distance;
     s->kernels = kernels;
+    s->optimum = optimum;
+    s->delta = delta;
     size_t groups = s->groups = (index->planes + SWEEP_GROUP - 1) / SWEEP_GROUP, luts = groups * SWEEP_GROUP * 16;
     s->prepared = wh_calloc(1, SWEEP_MODES * (luts + groups * (sizeof *s->mode[0].order + 1)) +
                                    groups * sizeof *s->left + index->planes * (sizeof *s->heavy_at + 32));
@@ -55,7 +59,7 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
         s->mode[m].lut = lut + (size_t)m * (luts + groups);
         s->mode[m].check = s->mode[m].lut + luts;
     }
-    sweep_fill_look_ups(s, optimum, delta);
+    sweep_fill_look_ups(s);
     return WH_OK;
 }
 
@@ -70,6 +74,16 @@ static void set_trigger(struct sweep *s) {
     size_t base = s->count > s->want ? s->count : s->want, most = s->room - WH_BLOCK_CODES;
     s->trigger = 2 * base + 2 * WH_BLOCK_CODES;
     if (s->trigger > most) s->trigger = most;
+}
+
+static void start_pass(struct sweep *s, uint16_t threshold) {
+    s->threshold = threshold;
+    s->next = s->count = s->verified = 0;
+    s->verifying = s->sampled = 0;
+    set_trigger(s);
+    s->best = SWEEP_STREAM;
+    s->stage = CRUISE;
+    s->stage_end = s->index->blocks_count < MIN_BLOCKS ? SIZE_MAX : SAMPLE_AT;
 }
 
 int sweep_start(struct sweep *s, const struct collector *c) {
@@ -89,14 +103,10 @@ int sweep_start(struct sweep *s, const struct collector *c) {
         s->other_sums = s->sums + room;
     }
     s->want = want;
-    s->next = s->count = s->verified = 0;
-    s->fixed = s->done = s->verifying = 0;
+    s->fixed = s->done = 0;
     s->least = least_sum(s, c);
-    s->threshold = limit_sum(s, c->limit);
-    set_trigger(s);
-    s->best = SWEEP_STREAM;
-    s->stage = CRUISE;
-    s->stage_end = SAMPLE_AT;
+    start_pass(s, limit_sum(s, c->limit));
+    sweep_sample(s);
     return WH_OK;
 }
 
@@ -197,13 +207,8 @@ static void end_pass(struct sweep *s, struct collector *c) {
         return;
     }
     collect_restart(c);
-    s->next = 0;
-    s->fixed = 1;
-    s->threshold = needed;
-    set_trigger(s);
-    s->best = SWEEP_STREAM;
-    s->stage = CRUISE;
-    s->stage_end = SAMPLE_AT;
+    s->fixed = !s->sampled || needed < ALL;
+    start_pass(s, needed);
 }
 
 /* Choose after which groups SWEEP_SKIP checks whether to leave a block. `left` says after which groups the sampled
@@ -235,6 +240,7 @@ static void enter(struct sweep *s, int stage) {
     s->stage = stage;
     switch (stage) {
     case SAMPLE:
+        if (!s->ordered) sweep_order_groups(s);
         memset(s->left, 0, s->groups * sizeof *s->left);
         memset(s->mode[SWEEP_SKIP].check, 1, s->groups);
         s->stage_end = s->next + SAMPLE_BLOCKS;
@@ -271,22 +277,9 @@ static void run_kernel(struct sweep *s, size_t last) {
     if (s->next >= s->stage_end) next_stage(s);
     static const int modes[] = {[SAMPLE] = SWEEP_SKIP, [TIME_STREAM] = SWEEP_STREAM, [TIME_SKIP] = SWEEP_SKIP};
     int mode = s->stage == CRUISE ? s->best : modes[s->stage];
-    struct sweep_job job = {.blocks = index->blocks,
-                            .planes = index->planes,
-                            .order = s->mode[mode].order,
-                            .lut = s->mode[mode].lut,
-                            .heavy = s->heavy,
-                            .heavy_at = s->heavy_at,
-                            .heavy_lut = s->heavy_lut,
-                            .check = s->mode[mode].check,
-                            .left = s->left,
-                            .first = s->next,
-                            .last = last < s->stage_end ? last : s->stage_end,
-                            .threshold = s->threshold,
-                            .rows = s->rows,
-                            .sums = s->sums,
-                            .count = s->count,
-                            .room = s->trigger + WH_BLOCK_CODES};
+    struct sweep_job job =
+        sweep_job(s, mode, s->next, last < s->stage_end ? last : s->stage_end,
+                  (AHEAD_BYTES + index->planes * 64 - 1) / (index->planes * 64) * index->planes * 64);
     int timed = s->stage == TIME_STREAM || s->stage == TIME_SKIP;
     uint64_t start = timed ? clock_nanoseconds() : 0;
     size_t next = s->kernels->sweep(&job);

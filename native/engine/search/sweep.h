@@ -18,10 +18,13 @@
  * Verification. After the pass, the exact distances of the listed codes are computed in order of their sums, until a
  * sum is beyond the collector's limit. So not many more codes are verified than hits are wanted.
  *
+ * The first threshold comes from a sample of the blocks, so few codes are listed that will be dropped (sweep_sample.c).
+ *
  * Completeness. Every code with a sum within the threshold has been listed. A code within the collector's limit has a
  * sum of at most limit_sum(limit). If this is within the threshold, no hit is missing. Otherwise there is another pass,
  * with this sum as the threshold. That is rare. It can happen if costs were capped, or if many of the listed codes were
- * dead or came before the position at which the search resumes.
+ * dead or came before the position at which the search resumes. If a pass lists too few codes, because the sample was
+ * not typical, another pass starts without a sample.
  *
  * Modes. There are two ways to sweep a block. SWEEP_STREAM reads all planes in memory order, which suits the hardware.
  * SWEEP_SKIP begins with the planes that are expected to cost most. It leaves the block early if the partial sums of
@@ -45,6 +48,8 @@ struct sweep {
     const wh_index *index;
     const struct distance *distance;
     const struct kernels *kernels;
+    const uint8_t *optimum;
+    const uint64_t *delta;
     void *allocated; /* memory of `rows` to `other_sums` below; NULL before the first pass */
     /* Per mode: how the planes are visited. */
     struct {
@@ -58,6 +63,7 @@ struct sweep {
     uint8_t *heavy_lut;
     void *prepared;   /* memory of all arrays above, and of `left`; NULL: not initialised yet */
     uint32_t *left;   /* per group, while sampling: how many blocks were left after it */
+    int ordered;      /* 1: SWEEP_SKIP is prepared */
     int best;         /* the faster mode, as far as known */
     int stage;        /* enum stage in sweep.c */
     size_t stage_end; /* the block at which the next stage begins */
@@ -71,6 +77,7 @@ struct sweep {
     size_t next;        /* the next block */
     uint16_t threshold; /* larger sums are not listed */
     int fixed;          /* 1: the threshold follows the collector's limit only */
+    int sampled;        /* 1: the threshold was lowered by sweep_sample */
     size_t want;        /* how many codes to keep when the list is cut back, at least */
     size_t room;        /* entries of the arrays below */
     size_t trigger;     /* cut the list back when it has more entries */
@@ -83,16 +90,44 @@ struct sweep {
     struct wh_stats counts; /* blocks, planes, candidates, verified */
 };
 
-/* Prepare for one query. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
+/* Prepare for one query. `optimum` and `delta` are borrowed. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
 int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels *kernels,
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
-/* Choose the scale, and fill the look-ups and orders of both modes. sweep_init calls this. */
-void sweep_fill_look_ups(struct sweep *sweep, const uint8_t *optimum, const uint64_t *delta);
+/* Choose the scale, and fill the look-ups and the order of SWEEP_STREAM. sweep_init calls this. */
+void sweep_fill_look_ups(struct sweep *sweep);
+
+/* Fill the look-ups and the order of SWEEP_SKIP. */
+void sweep_order_groups(struct sweep *sweep);
+
+/* Lower the threshold, which at first may be far too high, by looking at a few blocks all over the index. Afterwards,
+ * most likely `want` codes are within it, but not many more. sweep_start calls this. */
+void sweep_sample(struct sweep *sweep);
 
 /* Start a pass for the collector's hits. Returns a wh_status (WH_MEMORY). */
 int sweep_start(struct sweep *sweep, const struct collector *collector);
+
+/* The sweep kernel's job for blocks [first, last) in a mode. It appends to the list. `ahead`: how far to prefetch. */
+static inline struct sweep_job sweep_job(const struct sweep *s, int mode, size_t first, size_t last, size_t ahead) {
+    return (struct sweep_job){.blocks = s->index->blocks,
+                              .planes = s->index->planes,
+                              .order = s->mode[mode].order,
+                              .lut = s->mode[mode].lut,
+                              .heavy = s->heavy,
+                              .heavy_at = s->heavy_at,
+                              .heavy_lut = s->heavy_lut,
+                              .check = s->mode[mode].check,
+                              .left = s->left,
+                              .first = first,
+                              .last = last,
+                              .ahead = ahead,
+                              .threshold = s->threshold,
+                              .rows = s->rows,
+                              .sums = s->sums,
+                              .count = s->count,
+                              .room = s->trigger + WH_BLOCK_CODES};
+}
 
 /* Sweep the blocks from sweep->next up to `last`, or until about `most` codes have been compared exactly. After the
  * last block of the index, offer the listed codes that are within the limit. Sets sweep->done when no hit can be

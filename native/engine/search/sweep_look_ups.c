@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { ALL_SUMS = 65535 /* the largest 16-bit sum */ };
+enum { ALL_SUMS = 65535 /* the largest 16-bit sum */, MOST_RATIO = 2 };
 
 static uint64_t largest_of(const uint64_t *nibble) {
     uint64_t largest = 0;
@@ -13,8 +13,11 @@ static uint64_t largest_of(const uint64_t *nibble) {
     return largest;
 }
 
-/* Choose the scale of all look-ups. Of the planes that have costs, sorted by their largest one, the plane at the 90th
- * percentile decides: its largest cost becomes SWEEP_LUT_MAX. If it is smaller already, the scale is 1. */
+/* Choose the scale of all look-ups: the largest cost of all planes becomes SWEEP_LUT_MAX. But if it is more than
+ * MOST_RATIO times as much as that of a typical plane, the largest cost of the typical plane becomes SWEEP_LUT_MAX
+ * instead. Planes with larger costs are then heavy. They take more time, but a small scale would make sums imprecise. The
+ * typical plane is the one at the 90th percentile of those that have costs, sorted by their largest one. If the costs are
+ * small already, the scale is 1. */
 static void choose_scale(struct sweep *s) {
     size_t planes = s->index->planes;
     uint64_t most[WH_MAX_BITS / 4];
@@ -26,8 +29,9 @@ static void choose_scale(struct sweep *s) {
     }
     size_t free = 0; /* number of planes whose costs are all 0 */
     while (free < planes && most[free] == 0) free++;
-    uint64_t typical = free < planes ? most[free + (planes - free) * 9 / 10] : 0;
-    s->scale = typical > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / (double)typical * (1 - 0x1p-50) : 1;
+    double typical = free < planes ? (double)most[free + (planes - free) * 9 / 10] : 0;
+    double largest = (double)most[planes - 1] <= MOST_RATIO * typical ? (double)most[planes - 1] : typical;
+    s->scale = largest > SWEEP_LUT_MAX ? SWEEP_LUT_MAX / largest * (1 - 0x1p-50) : 1;
 }
 
 /* Compute the look-ups. The part of a scaled cost above SWEEP_LUT_MAX goes to the look-ups of a heavy plane. These are
@@ -59,7 +63,7 @@ static void quantise(struct sweep *s) {
 
 /* Order the groups of planes for SWEEP_SKIP. The group that is expected to add most to the cost of a code comes first.
  * If the last group is smaller than the others, it stays last. */
-static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
+void sweep_order_groups(struct sweep *s) {
     const wh_index *index = s->index;
     size_t full = index->planes / SWEEP_GROUP;
     double expected[WH_MAX_BITS / 4 / SWEEP_GROUP];
@@ -68,7 +72,7 @@ static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t
         double sum = 0;
         for (size_t i = g * SWEEP_GROUP * 4; i < (g + 1) * SWEEP_GROUP * 4 && i < index->meta.bits; i++) {
             double ones = index->frequency[i] / 65535.0;
-            sum += (double)delta[i] * (optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
+            sum += (double)s->delta[i] * (s->optimum[i >> 3] >> (i & 7) & 1 ? 1 - ones : ones);
         }
         expected[g] = sum;
         size_t at = g;
@@ -80,11 +84,11 @@ static void order_groups(struct sweep *s, const uint8_t *optimum, const uint64_t
         memcpy(s->mode[SWEEP_SKIP].lut + at * SWEEP_GROUP * 16, s->mode[SWEEP_STREAM].lut + g * SWEEP_GROUP * 16,
                size * 16);
         order[at] = (uint32_t)(g * SWEEP_GROUP * 64);
-        s->mode[SWEEP_STREAM].order[at] = (uint32_t)(at * SWEEP_GROUP * 64);
     }
+    s->ordered = 1;
 }
 
-void sweep_fill_look_ups(struct sweep *s, const uint8_t *optimum, const uint64_t *delta) {
+void sweep_fill_look_ups(struct sweep *s) {
     quantise(s);
-    order_groups(s, optimum, delta);
+    for (size_t g = 0; g < s->groups; g++) s->mode[SWEEP_STREAM].order[g] = (uint32_t)(g * SWEEP_GROUP * 64);
 }

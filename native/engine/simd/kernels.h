@@ -22,6 +22,7 @@ struct sweep_job {
     const uint8_t *check;     /* per group: 1 to leave the block after it if all sums are above the threshold by then */
     uint32_t *left;           /* per group: incremented for each block that was left after it */
     size_t first, last;
+    size_t ahead;       /* prefetch this many bytes ahead */
     uint16_t threshold; /* rows with larger sums are not returned */
     uint32_t *rows;     /* results are appended to `rows` and `sums`: `count` entries, space for `room` */
     uint16_t *sums;

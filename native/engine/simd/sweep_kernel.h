@@ -17,8 +17,6 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { AHEAD_BYTES = 16384 /* how far ahead to prefetch; the hardware prefetcher stops at page borders */ };
-
 /* Append the rows of a block whose sums are within the threshold. Bit j of in[h][odd] stands for code 64 h + 2 j + odd
  * of the block. */
 static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, const uint16_t sums[2][2][32],
@@ -86,8 +84,7 @@ static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, con
     } while (0)
 
 static TARGET size_t KERNEL(sweep)(struct sweep_job *job) {
-    const size_t planes = job->planes, block_bytes = planes * 64, last = job->last;
-    const size_t ahead = (AHEAD_BYTES + block_bytes - 1) / block_bytes * block_bytes;
+    const size_t planes = job->planes, block_bytes = planes * 64, last = job->last, ahead = job->ahead;
     const size_t full = planes / SWEEP_GROUP, rest = planes % SWEEP_GROUP;
     const uint16_t threshold = job->threshold;
     size_t block = job->first, count = job->count;
