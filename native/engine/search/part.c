@@ -83,6 +83,8 @@ static void finish_round(struct part *p) {
     else if (p->farthest.steps != NO_RADIUS) p->beyond = p->farthest.steps + is_whole_step(p);
     p->phase = PHASE_SORT;
     work_sort(p);
+    plan_learn_start(&p->plan, own_time(p));
+    p->plan.k = UINT64_MAX; /* the time of later rounds is not learned */
 }
 
 static int work_probe(struct part *p) {
@@ -180,7 +182,8 @@ int part_open(struct part *p, const struct wh_part *what, const struct query *qu
     p->plan.planner = what->planner;
     p->plan.batch = batch;
     p->round = query->k == UINT64_MAX ? FIRST_ROUND : MAX_KEPT;
-    p->stats.plan = plan_starts_with_sweep(index, query->plan) ? WH_SWEEP : WH_PROBE;
+    uint64_t k = query->resumed || query->farthest.steps != NO_RADIUS ? UINT64_MAX : query->k;
+    p->stats.plan = plan_starts_with_sweep(&p->plan, index, query->plan, k) ? WH_SWEEP : WH_PROBE;
     if (query->nothing || p->live == 0) {
         p->phase = PHASE_END;
         if (p->live == 0) p->bound = UINT64_MAX;

@@ -12,14 +12,26 @@ enum {
     TRIAL_DISCOUNT = 3           /* a trial divides the estimated time of the probe by this */
 };
 
-int plan_starts_with_sweep(const wh_index *index, uint32_t plan) {
-    if (plan == WH_SWEEP || index->meta.tables == 0) return 1;
-    return plan == WH_AUTO && index->meta.covered < index->meta.bits;
+int plan_starts_with_sweep(struct plan *plan, const wh_index *index, uint32_t wanted, uint64_t k) {
+    plan->k = UINT64_MAX;
+    if (wanted == WH_SWEEP || index->meta.tables == 0) return 1;
+    if (wanted == WH_PROBE) return 0;
+    if (index->meta.covered < index->meta.bits) return 1;
+    if (plan->batch || k == UINT64_MAX) return 0;
+    plan->k = k;
+    plan->start = planner_choose_start(plan->planner, k);
+    return plan->start == START_SWEEP;
+}
+
+void plan_learn_start(const struct plan *plan, uint64_t nanoseconds) {
+    if (plan->k != UINT64_MAX) planner_learn_start(plan->planner, plan->k, plan->start, nanoseconds);
 }
 
 void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept) {
     *plan = (struct plan){.planner = plan->planner,
                           .batch = plan->batch,
+                          .k = plan->k,
+                          .start = plan->start,
                           .slice = FIRST_EFFORT,
                           .started = now,
                           .last_check = now,

@@ -2,7 +2,8 @@
 #define WHAMMING_PLAN_H
 /* Decides between probe and sweep during a search.
  *
- * A search starts by probing, unless the tables cover only some of the bits. The work done is measured as effort (probe_run). Each time it has doubled, two estimates are compared: the time for the rest
+ * A search starts by probing, unless the tables cover only some of the bits, or searches for about as many hits were
+ * faster when they began with a sweep (planner_choose_start). The work done is measured as effort (probe_run). Each time it has doubled, two estimates are compared: the time for the rest
  * of the probe, and the time of a sweep.
  *
  * Time of the probe. forecast.h estimates how many buckets the probe needs at the current limit. The limit still falls,
@@ -30,14 +31,20 @@ struct plan {
     uint64_t limit;         /* the limit of `forecast` */
     double forecast;        /* estimated number of buckets */
     uint64_t blocks_before; /* blocks swept before the current round */
-    int trial;              /* 1: probe longer than seems worthwhile, to learn the time of far buckets */
+    uint64_t k;             /* of the search, to learn from its time; UINT64_MAX: not to be learned */
+    enum start start;
+    int trial; /* 1: probe longer than seems worthwhile, to learn the time of far buckets */
 };
 
-/* Whether a search of this plan (enum wh_plan) sweeps from the start: if there are no tables, or if the tables cover only
- * some of the bits. Such tables cannot end a search, and a sweep does not need their limit. */
-int plan_starts_with_sweep(const wh_index *index, uint32_t plan);
+/* Whether a search sweeps from the start. A sweep does not need the limit of tables that cover only some of the bits.
+ *   wanted  enum wh_plan
+ *   k       UINT64_MAX: the time of this search is not typical for its k, so nothing is learned from it */
+int plan_starts_with_sweep(struct plan *plan, const wh_index *index, uint32_t wanted, uint64_t k);
 
-/* Reset the plan when a probe or a sweep starts. Keeps `planner` and `batch`. */
+/* Learn how long the search took. */
+void plan_learn_start(const struct plan *plan, uint64_t nanoseconds);
+
+/* Reset the plan when a probe or a sweep starts. Keeps `planner`, `batch`, `k` and `start`. */
 void plan_start(struct plan *plan, uint64_t now, uint64_t blocks_swept);
 
 /* Whether to switch to the sweep now. Call it after each slice of probing for k hits, with the limit found so far. It

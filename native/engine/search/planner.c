@@ -9,13 +9,17 @@ enum {
     FIRST_PLANE_PICOSECONDS = 2500, /* default estimates, before anything is learned */
     FIRST_BATCH_PLANE_PICOSECONDS = 1500,
     FIRST_BUCKET_NANOSECONDS = 500,
-    MIN_PLANES = 2000,  /* sweeps of fewer planes are ignored */
-    PRIOR_BUCKETS = 64, /* weight of the prior estimate, in buckets */
-    MAX_BUCKETS = 4096, /* per class; above this, older observations lose weight */
-    TRIAL_INTERVAL = 32 /* one in this many probes and sweeps is a trial, to learn about far buckets */
+    MIN_PLANES = 2000,        /* sweeps of fewer planes are ignored */
+    PRIOR_BUCKETS = 64,       /* weight of the prior estimate, in buckets */
+    MAX_BUCKETS = 4096,       /* per class; above this, older observations lose weight */
+    TRIAL_INTERVAL = 32,      /* one in this many probes and sweeps is a trial, to learn about far buckets */
+    FIRST_STARTS = 4,         /* the time of searches that start in some way is known after this many, */
+    FIRST_START_INTERVAL = 4, /* until then, one in this many starts with a sweep */
+    MAX_START_RATIO = 1000
 };
 
 #define LEARNING_RATE 0.125 /* weight of one search in an estimate; a batch has a higher weight */
+#define START_LEARNING_RATE 0.0625
 
 static const struct wh_planner defaults = {
     .plane_picoseconds = {FIRST_PLANE_PICOSECONDS, FIRST_BATCH_PLANE_PICOSECONDS}};
@@ -115,4 +119,42 @@ void planner_learn_planes(struct wh_planner *planner, int batch, uint64_t planes
     double seen = (double)nanoseconds * 1000 / (double)planes, most = 2 * read32(price);
     learn(price, seen < most ? seen : most,
           batch ? 0.5 : LEARNING_RATE); /* `most` limits the effect of a preempted sweep */
+}
+
+static int class_of_k(uint64_t k) {
+    int class = 63 - __builtin_clzll(k | 1);
+    return class < PLANNER_KS ? class : PLANNER_KS - 1;
+}
+
+enum start planner_choose_start(struct wh_planner *planner, uint64_t k) {
+    if (!planner) return START_PROBE;
+    int class = class_of_k(k);
+    uint32_t searches = atomic_fetch_add_explicit(&planner->searches[class], 1, memory_order_relaxed);
+    if (read32(&planner->starts[class][START_PROBE]) < FIRST_STARTS) return START_PROBE;
+    uint32_t interval = FIRST_START_INTERVAL;
+    enum start faster = START_PROBE;
+    if (read32(&planner->starts[class][START_SWEEP]) >= FIRST_STARTS) {
+        double probe = (double)read64(&planner->start_nanoseconds[class][START_PROBE]);
+        double sweep = (double)read64(&planner->start_nanoseconds[class][START_SWEEP]);
+        double ratio = probe <= sweep ? sweep / probe : probe / sweep;
+        faster = probe <= sweep ? START_PROBE : START_SWEEP;
+        interval = (uint32_t)(TRIAL_INTERVAL * (ratio < MAX_START_RATIO ? ratio : MAX_START_RATIO));
+    }
+    return searches % interval == interval - 1 ? (enum start)(1 - faster) : faster;
+}
+
+/* The first searches are slow, because the caches are cold, so the fastest of them counts. */
+void planner_learn_start(struct wh_planner *planner, uint64_t k, enum start start, uint64_t nanoseconds) {
+    if (!planner) return;
+    int class = class_of_k(k);
+    _Atomic uint64_t *time = &planner->start_nanoseconds[class][start];
+    uint32_t starts = atomic_fetch_add_explicit(&planner->starts[class][start], 1, memory_order_relaxed);
+    double old = (double)read64(time), seen = (double)nanoseconds + 1;
+    if (starts >= FIRST_STARTS) {
+        if (seen > 4 * old) seen = 4 * old; /* the thread was preempted */
+        seen = old + (seen - old) * START_LEARNING_RATE;
+    } else if (starts > 0 && old < seen) {
+        seen = old;
+    }
+    atomic_store_explicit(time, (uint64_t)seen, memory_order_relaxed);
 }

@@ -9,7 +9,12 @@
 #include "simd/kernels.h"
 #include "whamming.h"
 
-enum { PLANNER_CLASSES = 24 /* classes of buckets, by position in a search: 1, 2 to 3, 4 to 7, ... */ };
+enum {
+    PLANNER_CLASSES = 24, /* classes of buckets, by position in a search: 1, 2 to 3, 4 to 7, ... */
+    PLANNER_KS = 32       /* classes of k: 1, 2 to 3, 4 to 7, ... */
+};
+
+enum start { START_PROBE, START_SWEEP };
 
 struct wh_planner {
     _Atomic int simd;        /* enum wh_simd */
@@ -17,6 +22,10 @@ struct wh_planner {
     /* Per class: the number of buckets observed, and their total time. Older observations have less weight. */
     _Atomic uint64_t buckets[PLANNER_CLASSES], nanoseconds[PLANNER_CLASSES];
     _Atomic uint32_t plane_picoseconds[2]; /* [0]: single sweeps, [1]: sweeps that share a pass */
+    /* Per class of k: the number of single searches, and of those that have been learned from, by how they started
+     * (enum start), and the time that these take. */
+    _Atomic uint32_t searches[PLANNER_KS], starts[PLANNER_KS][2];
+    _Atomic uint64_t start_nanoseconds[PLANNER_KS][2];
 };
 
 const struct kernels *planner_kernels(const struct wh_planner *planner);
@@ -31,6 +40,13 @@ double planner_buckets_nanoseconds(const struct wh_planner *planner, double from
 /* Estimate the time to sweep this many planes, including planes that the sweep skips. `batch` is 1 if the sweep shares
  * its pass with other queries. */
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
+
+/* With what a single search for the k nearest should start. Mostly what was faster so far, sometimes the other: the
+ * slower that is, the more rarely. So this takes at most 1/32 of the time of all searches. */
+enum start planner_choose_start(struct wh_planner *planner, uint64_t k);
+
+/* Learn how long a single search for the k nearest took. */
+void planner_learn_start(struct wh_planner *planner, uint64_t k, enum start start, uint64_t nanoseconds);
 
 /* Learn how long a search took for its buckets number `from` to `to`. */
 void planner_learn_buckets(struct wh_planner *planner, uint64_t from, uint64_t to, uint64_t nanoseconds);

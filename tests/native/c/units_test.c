@@ -91,6 +91,33 @@ static void test_buckets(struct wh_planner *planner) {
     CHECK(planner_buckets_nanoseconds(NULL, 0, 1000) == guess);
 }
 
+/* How often of n searches for the k nearest start with a sweep, if a search takes this long by its start. */
+static int count_sweeps(struct wh_planner *planner, uint64_t k, int n, const uint64_t nanoseconds[2]) {
+    int sweeps = 0;
+    for (int i = 0; i < n; i++) {
+        enum start start = planner_choose_start(planner, k);
+        planner_learn_start(planner, k, start, nanoseconds[start]);
+        sweeps += start == START_SWEEP;
+    }
+    return sweeps;
+}
+
+/* Searches start in the way that is faster, and rarely in the other. Each class of k has its own times. */
+static void test_starts(struct wh_planner *planner) {
+    const uint64_t far[2] = {300000, 100000}, near[2] = {10000, 100000}, cold[2] = {50000000, 60000000};
+    CHECK(planner_choose_start(NULL, 10) == START_PROBE);
+    planner_learn_start(NULL, 10, START_PROBE, 1);
+    CHECK(count_sweeps(planner, 1, 1, cold) == 0); /* the first search is slow; this does not count */
+    int sweeps = count_sweeps(planner, 1, 3200, near);
+    CHECK(sweeps > 4 && sweeps < 20); /* a sweep takes 10 times as long */
+    sweeps = count_sweeps(planner, 1000, 3200, far);
+    CHECK(sweeps > 3100 && sweeps < 3190);
+    CHECK(count_sweeps(planner, 900, 100, far) > 95); /* the same class */
+    count_sweeps(planner, 1, 3200, far);              /* another machine: what was learned is forgotten */
+    CHECK(count_sweeps(planner, 1, 320, far) > 300);
+    CHECK(count_sweeps(planner, UINT64_MAX - 1, 10, near) < 10);
+}
+
 static void test_planner(void) {
     struct wh_planner *planner = NULL;
     CHECK(wh_planner_create(&planner) == WH_OK);
@@ -104,6 +131,7 @@ static void test_planner(void) {
     CHECK(planner_kernels(planner) == kernels_for(WH_PORTABLE));
     test_planes(planner);
     test_buckets(planner);
+    test_starts(planner);
     wh_planner_free(planner);
 }
 
