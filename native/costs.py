@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
-from whamming.native.arguments import as_whole
+from whamming.native.arguments import SUM_BYTES, as_whole
 from whamming.native.errors import InvalidArgumentError, check
 
 MAX_BITS: Final[int] = lib.WH_MAX_BITS
@@ -159,7 +160,7 @@ class Costs:
                 f"the cost of bit {bit} = {value} of query {query} is {rows[query, bit, value]}; "
                 "costs must be finite numbers"
             )
-        _check_conversion(status, failed[0], array.reshape(count, 2 * bits))
+        _check_conversion(status, failed[0], array.reshape(count, bits, 2))
         return costs
 
     @classmethod
@@ -202,7 +203,7 @@ class Costs:
             raise InvalidArgumentError(
                 f"the weight of bit {bit} of query {query} is {rows[query, bit]}; costs must be finite numbers"
             )
-        _check_conversion(status, failed[0], mismatch.reshape(-1, bits))
+        _check_conversion(status, failed[0], mismatch.reshape(-1, bits, 1))
         return costs
 
     @classmethod
@@ -232,6 +233,15 @@ class Costs:
         width = array.shape[-1] if array.ndim else 0
         return cls.weights(code, np.ones(8 * width if bits is None else check_bits(bits)))
 
+    def exact_distance(self, code: NDArray[np.uint8]) -> tuple[float, bytes]:
+        """Return the distance of a packed code to the first query: rounded, and exact as in :attr:`Cursor.sums`."""
+        bits = np.unpackbits(code ^ self.optimum[0], count=self.bits, bitorder="little").astype(bool)
+        scale = self.scales[0]
+        extra = sum(self.deltas[0, bits].tolist()) << int(scale["shift"])
+        exact = self.floors[0] + extra + sum(self.rests[0, bits].tolist())
+        unit = Fraction(2) ** int(scale["exponent"])
+        return float(exact * unit), exact.to_bytes(SUM_BYTES, "little", signed=True)
+
     def __len__(self) -> int:
         return len(self.scales)
 
@@ -255,13 +265,18 @@ class Costs:
 
 
 def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
-    """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: the given numbers."""
+    """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: numbers per query and bit."""
     if status == lib.WH_SPAN:
         sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
-        least, most = float(sizes[sizes > 0].min()), float(sizes.max())
+        per_bit = sizes.max(axis=1)
+        least, most, bit = float(sizes[sizes > 0].min()), float(per_bit.max()), int(per_bit.argmax())
+        others = float(per_bit.sum() - most)
+        remedy = f"set costs that do not matter, below {most / _SAFE_SPAN:g}, to 0"
+        if others < most:  # the usual reason: a bit that has to match
+            remedy = f"lower the cost of bit {bit}; above {others:g}, the sum of all others, it decides anyway"
         raise InvalidArgumentError(
-            f"the costs of query {query} range from {least:g} to {most:g}; their sums cannot be exact. "
-            f"Costs up to a factor of 2^60 apart always work: set costs below {most / _SAFE_SPAN:g} to 0"
+            f"the costs of query {query} range from {least:g} to {most:g} (bit {bit}); their sums cannot be exact. "
+            f"Costs up to a factor of 2^60 apart always work: {remedy}"
         )
     if status:
         check(status, f"converting the costs of query {query}")

@@ -48,7 +48,8 @@ _FIRST_CHUNK: Final = 64
 _MAX_CHUNK: Final = 8192
 """The number of items fetched from the cursor at a time grows from _FIRST_CHUNK to _MAX_CHUNK."""
 _CHUNK_CELLS: Final = 1 << 17
-"""The vectors of a chunk have at most about this many components. Reading and measuring them takes half a millisecond."""
+"""The vectors of a chunk have at most about this many components. Reading and measuring them takes half a
+millisecond."""
 _STEP_SECONDS: Final = 0.005
 """A cancelled search stops within about this time."""
 _SLACK: Final = 2.0**-40

@@ -272,7 +272,8 @@ class StoredIndex(IndexVerbs):
             raise InvalidArgumentError(f"search takes one query, not {len(made)}; use search_batch")
         snapshot = self.snapshot()
         fetch = snapshot.payloads if check_flag("payloads", payloads) else None
-        return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=after, payloads=fetch))
+        position = snapshot.position(made, after)
+        return Search(snapshot, snapshot.view.cursor(made, k, radius, plan, after=position, payloads=fetch))
 
     @verb
     def search_batch(

@@ -201,7 +201,8 @@ class Searcher:
             columns = request.columns(query.row, query.row + 1)
             costs = (yield from computing_costs(columns, index.settings, encoder, request.form))[0]
             lease = self._lease(query, index)
-            cursor = lease.snapshot.view.cursor(costs, options.k, options.radius, options.plan, after=query.after)
+            after = lease.snapshot.position(costs, query.after)
+            cursor = lease.snapshot.view.cursor(costs, options.k, options.radius, options.plan, after=after)
             query.begin(cursor, lease)
             return
         vector = request.vector(query.row)

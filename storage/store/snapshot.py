@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Part, View
+from whamming.native import Costs, Part, View
+from whamming.native.arguments import Position, checked_position
 from whamming.native.display import counted
 from whamming.storage.items.live_part import LivePart
 from whamming.storage.items.rows import Rows
@@ -107,6 +108,23 @@ class Snapshot:
             if kept is not None:
                 packed[order[mine]] = kept
         return unpack_vectors(packed, kind)
+
+    def position(self, costs: Costs, after: Position | None) -> Position | None:
+        """Add the exact distance to the position of a hit, if distances to this query are rounded.
+
+        Returns ``after`` if this is not possible, because the item no longer exists or has another distance.
+        """
+        if after is None or not costs.scales["rounded"][0]:
+            return after
+        distance, last_id, known = checked_position(after)
+        if known:
+            return after
+        for part in self._parts:
+            places = part.segment.find(np.array([last_id], dtype=np.uint64))
+            if part.is_alive(places)[0]:
+                rounded, exact = costs.exact_distance(part.segment.codes(places)[0])
+                return (distance, last_id, exact) if rounded == distance else after
+        return after
 
     def payloads(self, ids: NDArray[np.uint64]) -> list[bytes]:
         """Return the payloads of some ids; empty for ids that do not exist."""

@@ -62,6 +62,11 @@ class Truth:
         later = (self.distances > distance) | ((self.distances == distance) & (self.ids > np.uint64(last_id)))
         return Truth(self.ids[later], self.distances[later])
 
+    def after_item(self, distance: float, item: int) -> Truth:
+        """Return what follows an item that has this distance. If there is none, the same as :meth:`after`."""
+        found = np.flatnonzero((self.ids == np.uint64(item)) & (self.distances == distance))
+        return self[int(found[0]) + 1 :] if len(found) else self.after(distance, item)
+
     def bytes(self) -> tuple[bytes, bytes]:
         return self.ids.tobytes(), self.distances.tobytes()
 

@@ -134,8 +134,11 @@ def test_a_span_of_2_to_the_60_is_always_accepted(bits: int) -> None:
 
 
 def test_a_span_that_is_too_large_is_refused() -> None:
-    weights = np.array([[1.0, 0.5, 0.25], [1.0, 1e-9, 1 / 3 * 2.0**-74]])
-    with pytest.raises(InvalidArgumentError, match=r"query 1 .* 1\.76.*e-23 to 1; .*set costs below 8\.67.*e-19"):
+    weights = np.array([[1.0, 0.5, 0.25], [1.0, 0.5, 1 / 3 * 2.0**-74]])
+    with pytest.raises(InvalidArgumentError, match=r"lower the cost of bit 0; above 0\.5, the sum of all others"):
+        Costs.weights(np.zeros((2, 1), dtype=np.uint8), weights)
+    weights[1, 1] = 1.0
+    with pytest.raises(InvalidArgumentError, match=r"query 1 .* 1\.76.*e-23 to 1 .*, below 8\.67.*e-19, to 0"):
         Costs.weights(np.zeros((2, 1), dtype=np.uint8), weights)
     Costs.weights(np.zeros((2, 1), dtype=np.uint8), np.where(weights < 8.67e-19, 0.0, weights))
     with pytest.raises(InvalidArgumentError, match="query 0 range"):

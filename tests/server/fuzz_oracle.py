@@ -73,7 +73,7 @@ class Control:
             return None
         found = truth(self.settings.to_engine(self.codes), table, self.ids)
         if after is not None:
-            found = found.after(*after[:2])
+            found = found.after_item(*after[:2])
         if options.HasField("radius"):
             found = found.within(options.radius)
         return found[: options.k] if options.HasField("k") else found

@@ -256,5 +256,5 @@ async def test_a_resume_token_is_valid_after_writes(database: Database, bench: B
     index.delete([place[1], *range(20)])
     call = bench.call()
     call.ask(batch("rewritten", [1], search_pb2.QueryOptions(), tables=table[None], after=[place]))
-    assert (await call.finish())[1].hits.bytes() == answer_of(index, table).after(*place).bytes()
+    assert (await call.finish())[1].hits.bytes() == answer_of(index, table).after_item(*place).bytes()
     database.drop_index("rewritten")

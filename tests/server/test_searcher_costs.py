@@ -81,7 +81,7 @@ async def test_arbitrary_resume_tokens(bench: Bench, index: StoredIndex, place: 
     call = bench.call()
     call.ask(batch("docs", [1], QueryOptions(), tables=tables(1), after=[place]))
     account = (await call.finish())[1]
-    assert account.hits.bytes() == answer_of(index, random_table(BITS)).after(*place).bytes()
+    assert account.hits.bytes() == answer_of(index, random_table(BITS)).after_item(*place).bytes()
 
 
 async def test_codes_are_read_in_the_bit_order_of_the_index(database: Database, bench: Bench) -> None:

@@ -229,8 +229,8 @@ class AsyncIndexVerbs(Protocol):
         radius : return only hits with at most this distance.
         plan : ``"auto"``, ``"probe"`` or ``"sweep"``. Every plan returns the same hits.
         payloads : return the items' payloads with the hits.
-        after : return only hits after this (distance, id) of a hit, to continue an earlier search. Distances of more
-            than 53 binary digits are rounded; then other hits with the same distance are returned again.
+        after : return only hits after this (distance, id) of a hit, to continue an earlier search. If distances are
+            rounded and the item of that hit was changed or deleted, others with this distance are returned again.
         rerank : rank hits by the vectors that the index keeps, and return distances by its metric. A number, 1 to
             1,000,000: rank the ``k * rerank`` nearest items by code. This is approximate: other items are missed even
             if their vectors are near. ``"exact"``: compare items until no hit can be missed, in the worst case all

@@ -94,7 +94,7 @@ def test_searches(place: Place, cases: Cases, data: st.DataObject) -> None:
             if len(whole):
                 place_ = int(rng.integers(len(whole)))
                 after = float(whole.distances[place_]), int(whole.ids[place_])
-                check_hits(search(**query, after=after, plan=plan).all(), whole.after(*after))
+                check_hits(search(**query, after=after, plan=plan).all(), whole.after_item(*after))
             with search(**query, plan=plan) as pieces:
                 first, second = pieces.next(2), pieces.next(k)
                 third = pieces.all()
@@ -116,6 +116,29 @@ def queries() -> st.SearchStrategy[list[tuple[str, WeightKind]]]:
         st.just(("code", WEIGHT_KINDS[0])),
     )
     return st.lists(one, min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize("weight", [0.1, 1e18])
+def test_paging_ends_although_many_rounded_distances_are_equal(database: AnyDatabase, name: str, weight: float) -> None:
+    """Each distance belongs to more items than a page has."""
+    twin = Twin(database, name, 24)
+    rng = np.random.default_rng(0)
+    twin.upsert(rng.permutation(60), np.repeat(rng.integers(0, 256, (3, 3), dtype=np.uint8), 20, axis=0))
+    code, weights = rng.integers(0, 256, 3, dtype=np.uint8), np.full(24, weight)
+    weights[1:] = 0.1
+    query, table = arguments("weights", np.stack([weights, 0 * weights], axis=1), twin.index.settings, code)
+    query["weights"] = weights
+    whole = twin.model.answer(table)
+    assert whole.rounded
+    after, pages = None, []
+    for _ in range(9):
+        pages.append(twin.index.search(**query, k=7, after=after).all())
+        after = float(pages[-1][1][-1]), int(pages[-1][0][-1])
+    assert [ids.tolist() for ids, _ in pages] == [whole.ids[first : first + 7].tolist() for first in range(0, 63, 7)]
+    last_id = pages[3][0][-1]
+    twin.delete([last_id])  # its exact distance is no longer known, so its equals come again
+    ids, _ = twin.index.search(**query, after=(float(pages[3][1][-1]), int(last_id))).all()
+    assert ids.tolist() == twin.model.answer(table).after(float(pages[3][1][-1]), int(last_id)).ids.tolist()
 
 
 def test_no_hits_at_all(database: AnyDatabase, name: str) -> None:
