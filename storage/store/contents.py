@@ -117,6 +117,11 @@ class Contents:
         """Number of items, not counting pending batches."""
         return sum(part.live for part in (*self.sealed, *self.frozen, *self.runs))
 
+    @property
+    def delta_memory(self) -> int:
+        """About how many bytes the delta takes in memory: the changes, the arrays of runs, room for merging them."""
+        return self.delta_bytes + self.delta_rows * maintenance.MEMORY_PER_ROW
+
     def counts(self) -> dict[str, int]:
         """Return the fields of StoreStats that count segments and rows."""
         return {

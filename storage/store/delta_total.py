@@ -1,7 +1,8 @@
 """A limit on the deltas of all open indexes of a process together, because they are in memory.
 
 Each index seals its delta when that is large. With hundreds of open indexes, smaller deltas add up, too. So if their
-total is above MAX_TOTAL_BYTES, the largest is sealed early, then the next.
+total is above MAX_TOTAL_BYTES, the largest are sealed early: as many as are needed for the rest to be within the limit.
+A seal may take long, if the index is being compacted, or fail. The other deltas are then still limited.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from weakref import WeakSet
 from whamming.storage.store.background import BackgroundTask
 
 MAX_TOTAL_BYTES: Final = 1 << 30
-"""If the deltas of all indexes have more bytes together, the largest is sealed."""
+"""If the deltas of all indexes have more bytes together, the largest are sealed."""
 WAIT_FACTOR: Final = 2
-"""At this many times MAX_TOTAL_BYTES, writers wait for the seal, unless the delta of their index is below average."""
+"""At this many times MAX_TOTAL_BYTES, writers wait for a seal of their index, unless its delta is below average."""
 STEP_BYTES: Final = 1 << 20
 """The deltas are added up each time that one has grown by this much, because adding them up takes time."""
 WAIT_SECONDS: Final = 10.0
@@ -34,7 +35,7 @@ class DeltaShare:
         ``counted``: False if sealing would not help, because the index is in memory or read-only.
         """
         self.size = 0
-        """The size of the delta in bytes."""
+        """The memory of the delta in bytes, about."""
         self.must_seal = False
         """Whether the delta has to be sealed, however small it is."""
         self._sealer = sealer
@@ -44,21 +45,22 @@ class DeltaShare:
                 _shares.add(self)
 
     def limit_total(self, *, wait: bool) -> None:
-        """Have the largest delta sealed if the total is too large. Call this when :attr:`size` has changed.
+        """Have the largest deltas sealed if the total is too large. Call this when :attr:`size` has changed.
 
-        ``wait``: wait for the seal if the total is much too large. The caller must not hold a lock of the index.
+        ``wait``: wait for this index if the total is much too large. The caller must not hold a lock of the index.
         """
         if self._added_up <= self.size < self._added_up + STEP_BYTES:
             return
         self._added_up = self.size
         with _lock:
             shares = [share for share in _shares if not share._sealer.stopped]
-        total = sum(share.size for share in shares)
-        if total <= MAX_TOTAL_BYTES:
-            return
-        largest = max(shares, key=lambda share: share.size)
-        largest.must_seal = True
+        total = left = sum(share.size for share in shares)
+        for share in sorted(shares, key=lambda share: share.size, reverse=True):
+            if left <= MAX_TOTAL_BYTES:
+                break
+            share.must_seal = True
+            share._sealer.request()
+            left -= share.size
         if wait and total >= WAIT_FACTOR * MAX_TOTAL_BYTES and self.size * len(shares) >= total:
-            largest._sealer.wait(WAIT_SECONDS)
-        else:
-            largest._sealer.request()
+            self.must_seal = True
+            self._sealer.wait(WAIT_SECONDS)

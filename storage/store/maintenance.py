@@ -27,6 +27,8 @@ SEAL_BYTES: Final = 128 << 20
 WRITE_OVERHEAD_BYTES: Final = 4096
 """Bytes that each write adds to the size of the delta, besides its items. Hence SEAL_BYTES is reached after 32,768
 writes, however small. Reading a write back takes 30 µs, and an index should open within a second or two."""
+MEMORY_PER_ROW: Final = 48
+"""Bytes that a change takes in memory besides its id, code, payload and vector. Measured, with merges of runs."""
 MAX_DELTA_FACTOR: Final = 4
 """If the delta reaches this many times SEAL_ROWS or SEAL_BYTES, writers wait for the seal."""
 FANOUT: Final = 4

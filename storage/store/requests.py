@@ -16,8 +16,8 @@ from typing import Final
 
 from whamming.storage.items.write_batch import WriteBatch
 
-REMEMBERED: Final = 65_536
-"""How many ids an open index remembers. They take up to 10 MB."""
+REMEMBERED: Final = 16_384
+"""How many ids an open index remembers. They take up to 2 MiB."""
 KEPT: Final = 1024
 """A journal keeps the ids of this many of the writes that are in segments."""
 REQUEST_BYTES: Final = 15

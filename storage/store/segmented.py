@@ -87,7 +87,7 @@ class SegmentedStore:
         except BaseException:
             journal.close()
             raise
-        self._delta_share.size = self._contents.delta_bytes
+        self._delta_share.size = self._contents.delta_memory
         self._delta_share.limit_total(wait=False)
 
     def _contents_from(self, state: JournalState, version: int) -> Contents:
@@ -273,7 +273,7 @@ class SegmentedStore:
             self._install((), None, position)
         with self._changing:
             self._contents = self._contents.without_frozen_count()
-        self._delta_share.size, self._delta_share.must_seal = self._contents.delta_bytes, False
+        self._delta_share.size, self._delta_share.must_seal = self._contents.delta_memory, False
         self._delta_share.limit_total(wait=False)  # the next one may have to be sealed, too
 
     def _merge(self, parts: Sequence[LivePart], progress: Progress | None, threads: int | None = None) -> None:
@@ -358,7 +358,7 @@ class SegmentedStore:
                 self._maintainer.wait(_BACKPRESSURE_SECONDS)
         elif maintenance.should_rewrite(contents.sealed):
             self._maintainer.request()
-        self._delta_share.size = size
+        self._delta_share.size = contents.delta_memory
         self._delta_share.limit_total(wait=True)
         if time.monotonic() - self._last_snapshot < SEARCHED_SECONDS:
             self._merger.wait_until_idle(PACE_SECONDS)

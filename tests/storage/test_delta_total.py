@@ -56,6 +56,31 @@ def test_the_largest_deltas_are_sealed_if_all_are_too_large_together(persistent:
             twin.check()
 
 
+@pytest.mark.usefixtures("small")
+def test_an_index_that_cannot_be_sealed_does_not_keep_others_from_it(persistent: Place) -> None:
+    with persistent.open() as database:
+        stuck, *others = twins(database)
+        upsert(stuck, 0, 480)
+        assert isinstance(stuck.index.store, SegmentedStore)
+        with stuck.index.store._maintaining:  # as in a long compaction
+            for step in range(8):
+                for twin in others:
+                    upsert(twin, 100 * step, 32)
+            wait_until(lambda: delta_bytes(*others) <= 512 * KIB)
+            assert stuck.index.stats().seals == 0
+        wait_until(lambda: stuck.index.stats().seals == 1)
+
+
+def test_the_memory_of_small_items_is_counted() -> None:
+    with whamming.open(":memory:") as database:
+        twin = Twin.create(database, bits=8)
+        twin.upsert(range(50_000), random_codes(50_000, 8), [b"x"] * 50_000)
+        store = twin.index.store
+        assert isinstance(store, SegmentedStore)
+        (run,) = store._contents.runs
+        assert run.segment.nbytes < store._contents.delta_memory < 3 * run.segment.nbytes
+
+
 def test_opening_many_indexes_with_recent_writes_seals_some(persistent: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with persistent.open() as database:
         for twin in twins(database):
