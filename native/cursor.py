@@ -191,6 +191,11 @@ class Cursor:
         lib.wh_cursor_stats(self._open, stats.pointer)
         return stats[0]
 
+    @property
+    def memory(self) -> int:
+        """About how many bytes the search has allocated."""
+        return int(lib.wh_cursor_memory(self._open))
+
     def cancel(self) -> None:
         """Make a running or later :meth:`next` return soon. May be called from any thread."""
         lib.wh_cursor_cancel(self._open)

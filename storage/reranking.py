@@ -256,6 +256,11 @@ class Reranked:
         self._cursor.cancel()
 
     @property
+    def memory(self) -> int:
+        """About how many bytes the search has allocated."""
+        return self._cursor.memory + self._ranked.memory
+
+    @property
     def stats(self) -> Stats:
         """Statistics so far of the underlying search, which compares codes."""
         return self._cursor.stats

@@ -346,6 +346,9 @@ int wh_cursor_guess(const wh_cursor *cursor, size_t capacity, uint64_t *ids, dou
  * +infinity if there are no such items. */
 double wh_cursor_bound(const wh_cursor *cursor);
 
+/* About how many bytes the cursor has allocated. */
+size_t wh_cursor_memory(const wh_cursor *cursor);
+
 /* Make a running or later wh_cursor_next return WH_CANCELLED soon (well under a millisecond). This is the only function
  * that another thread may call while the cursor is in use. */
 void wh_cursor_cancel(wh_cursor *cursor);

@@ -139,7 +139,7 @@ class SearchCall:
     def wait_for_credit(self, query: Query) -> None:
         """Note that a query waits for credit. Called by workers, with the lock held."""
         self._waiting_for_credit.add(query)
-        self.cursors.wait(query)
+        self.cursors.wait(query, query.memory)
         self._room.wake()
 
     def stop_waiting_for_credit(self, query: Query) -> None:

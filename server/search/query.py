@@ -102,6 +102,10 @@ class QueryCursor(Protocol):
         """No remaining hit is nearer than this."""
 
     @property
+    def memory(self) -> int:
+        """About how many bytes the search has allocated."""
+
+    @property
     def stats(self) -> Stats:
         """Statistics of the search."""
 
@@ -210,6 +214,11 @@ class Query:
     def needs_credit(self) -> bool:
         """Whether it cannot continue before its client grants credit."""
         return self._credit == 0
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes its cursor has allocated."""
+        return 0 if self._cursor is None else self._cursor.memory
 
     # -- called by workers ---------------------------------------------------------------------------------------------
 

@@ -151,6 +151,8 @@ class Searcher:
             return (query,)
         if state is State.BLOCKED_ON_CREDIT:
             self._scheduler.count_open(query.flow, -1)
+            for oldest in self.cursors.release_memory(query.flow.client):
+                self._expire(oldest)
         return ()
 
     def _wait_for_index(self, queries: Sequence[Query]) -> Sequence[Query]:
@@ -230,10 +232,14 @@ class Searcher:
         """Count the cursor of a query. If there are too many, end the query that has waited longest for credit."""
         oldest = self.cursors.add(query)
         if oldest is not None:
-            with oldest.call.lock:
-                woken = oldest.stop(results.SNAPSHOT_EXPIRED)
-            if woken:
-                self._resume(oldest)
+            self._expire(oldest)
+
+    def _expire(self, query: Query) -> None:
+        """End a query that waits for credit, with a resume token."""
+        with query.call.lock:
+            woken = query.stop(results.SNAPSHOT_EXPIRED)
+        if woken:
+            self._resume(query)
 
     def _find_open(self, name: str) -> StoredIndex | None:
         """Return an index if it is open. Raises an error if no index has this name."""

@@ -35,6 +35,11 @@ class RankedHits:
         heapq.heapify(self._heads)
 
     @property
+    def memory(self) -> int:
+        """The size of the hits in bytes."""
+        return sum(16 * len(ids) for _, ids in self._runs)
+
+    @property
     def nearest(self) -> float:
         """The distance of the nearest hit; infinity if there is none."""
         return self._heads[0][0] if self._heads else math.inf

@@ -84,6 +84,30 @@ async def test_the_cursors_of_a_client_have_a_limit_however_many_calls_it_has(
     assert bench.searcher.cursors.count == 0
 
 
+@pytest.mark.parametrize("limit", ["MAX_CLIENT_BYTES", "MAX_BYTES"])
+async def test_the_memory_of_waiting_cursors_has_a_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Cursors that have returned many hits take megabytes; only their number was limited."""
+    call = bench.call()
+    call.ask(batch("docs", [0], QueryOptions(credit=2), tables=tables(0)))
+    await call.run()
+    each = call.query(0).memory
+    assert 500 < each < 1 << 17
+    monkeypatch.setattr(cursors, limit, int(3.5 * each))
+    for query_id in range(1, 6):
+        call.ask(batch("docs", [query_id], QueryOptions(credit=2), tables=tables(query_id)))
+        await call.run()
+    assert [query_id for query_id in range(6) if call[query_id].has_ended] == [0, 1, 2]
+    assert {call[query_id].reason for query_id in range(3)} == {search_pb2.END_REASON_SNAPSHOT_EXPIRED}
+    for query_id in range(3, 6):
+        call.grant(query_id, N)
+        await call.run()
+        assert call[query_id].reason == search_pb2.END_REASON_EXHAUSTED
+    assert bench.searcher.cursors._size == 0
+    assert bench.searcher.cursors.count == 0
+
+
 async def test_the_cursors_of_all_clients_have_a_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is made by the client with the most waiting queries."""
     monkeypatch.setattr(cursors, "MAX_CURSORS", 5)

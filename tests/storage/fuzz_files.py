@@ -91,6 +91,7 @@ class _Runner:
         self._counts[1] += accepted
         if self._counts[0] % 500 == 0:
             self._check_files()
+            limit_memory(ROOM)  # what the fuzzer itself has allocated meanwhile does not count
 
     def _check_files(self) -> None:
         if (proc := Path("/proc/self/fd")).exists():

@@ -187,6 +187,14 @@ double wh_cursor_bound(const wh_cursor *c) {
     return query_rounded(&c->query, query_sum(&c->query, bound));
 }
 
+size_t wh_cursor_memory(const wh_cursor *c) {
+    size_t bits = c->query.distance.bits, planes = c->query.distance.planes;
+    size_t bytes = sizeof *c + bits * 16 + planes * 16 * 2 * 8; /* costs and look-ups; of short codes, also by byte */
+    if (c->query.distance.byte) bytes += c->query.distance.code_bytes * 256 * 8;
+    for (size_t i = 0; i < c->count; i++) bytes += part_memory(&c->parts[i]);
+    return bytes;
+}
+
 void wh_cursor_cancel(wh_cursor *c) { atomic_store_explicit(&c->cancelled, 1, memory_order_relaxed); }
 
 void wh_cursor_stats(const wh_cursor *c, struct wh_stats *stats) {

@@ -131,6 +131,7 @@ static int work_sweep(struct part *p) {
 }
 
 void part_swept(struct part *p) {
+    if (p->round == MAX_KEPT) sweep_free_list(&p->sweep); /* the hits may be kept long */
     p->stats.plan = WH_SWEEP;
     finish_round(p);
 }
@@ -215,6 +216,13 @@ int part_guess(const struct part *p, struct hit *hits, size_t *count) {
     *count = copy.proven - copy.sent + copy.count;
     memmove(hits, hits + copy.sent, sizeof *hits * *count);
     return status;
+}
+
+size_t part_memory(const struct part *p) {
+    size_t queues = 0;
+    for (size_t t = 0; p->probe.tables && t < p->index->meta.tables; t++)
+        queues += p->probe.tables[t].room * sizeof *p->probe.tables[t].queue;
+    return sizeof *p + p->room * sizeof *p->hits + sweep_list_bytes(p->sweep.room) + queues;
 }
 
 uint64_t part_compared(const struct part *p) {

@@ -93,6 +93,9 @@ void part_lower_limit(struct part *part, uint64_t limit);
  * Returns a wh_status (WH_CORRUPT). */
 int part_guess(const struct part *part, struct hit *hits, size_t *count);
 
+/* The bytes that the part has allocated for hits, lists and queues. */
+size_t part_memory(const struct part *part);
+
 /* Number of codes compared so far, for the budget. A sweep counts all codes of its blocks. */
 uint64_t part_compared(const struct part *part);
 

@@ -63,10 +63,16 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     return WH_OK;
 }
 
-void sweep_free(struct sweep *s) {
+void sweep_free_list(struct sweep *s) {
     wh_free(s->allocated);
+    s->allocated = NULL;
+    s->room = s->count = 0;
+}
+
+void sweep_free(struct sweep *s) {
+    sweep_free_list(s);
     wh_free(s->prepared);
-    s->allocated = s->prepared = NULL;
+    s->prepared = NULL;
 }
 
 /* Set how long the list may get before it is cut back. */
@@ -92,9 +98,8 @@ int sweep_start(struct sweep *s, const struct collector *c) {
     if (want > rows) want = rows;
     size_t room = 2 * want + SPARE;
     if (room > s->room) {
-        wh_free(s->allocated);
-        s->room = 0;
-        s->allocated = wh_malloc(room * 2 * (sizeof *s->rows + sizeof *s->sums));
+        sweep_free_list(s);
+        s->allocated = wh_malloc(sweep_list_bytes(room));
         if (!s->allocated) return WH_MEMORY;
         s->room = room;
         s->rows = s->allocated;

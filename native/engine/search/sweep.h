@@ -95,6 +95,12 @@ int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels 
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
 
+/* Free the list after a pass. The next pass allocates it again. */
+void sweep_free_list(struct sweep *sweep);
+
+/* The size of the list in bytes. */
+static inline size_t sweep_list_bytes(size_t room) { return room * 2 * (sizeof(uint32_t) + sizeof(uint16_t)); }
+
 /* Choose the scale, and fill the look-ups and the order of SWEEP_STREAM. sweep_init calls this. */
 void sweep_fill_look_ups(struct sweep *sweep);
 
