@@ -295,23 +295,23 @@ class Torture:
         if kill.what == "reader":
             self._kill_reader()
         else:
-            self._board.count_kill()
+            self._board.begin_kill(self.summary.workers * (2 if kill.starting else 1))
             self._kill_server(kill.what)
             self._check_files()
             if kill.starting:
                 self._start_and_kill(kill)
             self._restart()
-            self._board.count_kill()
+            self._board.end_kill()
         if complaints := self._server.new_complaints():
             raise BrokenPromiseError(f"the server complained:\n{complaints}")
 
     def _kill_reader(self) -> None:
         readers = self._server.readers()  # may be none, if the last ones were just killed
         for pid in readers[:1]:
-            self._board.count_kill()
+            self._board.begin_kill(1)
             os.kill(pid, signal.SIGKILL)
             _wait_for_end([pid])
-            self._board.count_kill()
+            self._board.end_kill()
 
     def _kill_server(self, what: str) -> None:
         """Kill the writer, and with ``what="server"`` the readers, too. Waits until all have ended."""

@@ -96,7 +96,7 @@ class Client:
         self._board.row(field)[self._lane] += by
 
     def _switches(self, since: int) -> int:
-        """Return how many kills a call may have crossed that began when the board said ``since``."""
+        """Return how many ends of processes a call may have crossed that began when the board said ``since``."""
         now = self._board.kills
         return (now + 1) // 2 - since // 2
 

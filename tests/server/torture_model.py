@@ -208,7 +208,7 @@ class Hits:
     def check(self, started: Sequence[int], switches: int, *, ended: bool) -> None:
         """Check the hits.
 
-        ``started``: how many writes each client has begun. ``switches``: how often the server was killed: each time,
+        ``started``: how many writes each client has begun. ``switches``: how many processes were killed: each time,
         the search may have continued with a newer state. ``ended``: whether the search has returned everything.
         """
         ids, versions = np.array(self.ids, dtype=np.uint64), np.array(self.versions, dtype=np.uint64)
@@ -311,10 +311,14 @@ class Board:
 
     @property
     def kills(self) -> int:
-        """How many kills have begun, plus how many are over. It is odd while processes are dead."""
+        """Twice the number of processes that were killed and are back. It is odd while processes are dead."""
         return int(self._cells[-1])
 
-    def count_kill(self) -> None:
+    def begin_kill(self, processes: int) -> None:
+        """Count a kill. A call may cross it once per process: before a process ends, calls of others may move to it."""
+        self._cells[-1] += 2 * processes - 1
+
+    def end_kill(self) -> None:
         self._cells[-1] += 1
 
     @property
