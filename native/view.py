@@ -171,7 +171,8 @@ class View:
         radius : maximum distance of a hit, inclusive.
         plan : ``"auto"`` lets the planner choose. All plans give the same answer.
         budget : limits the work per query; ``Answer.proven`` says how many leading hits are proven.
-        threads : number of threads for a batch; by default one per core.
+        threads : number of threads; by default one per core. They share the queries of a batch. They also share the
+            sweep of a single query, if the index is large.
         cancel : another thread may set this flag; the answer is then unspecified.
         """
         self._check_costs(costs)

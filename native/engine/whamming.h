@@ -358,7 +358,8 @@ void wh_cursor_stats(const wh_cursor *cursor, struct wh_stats *stats);
 /* -- Batches ----------------------------------------------------------------------------------------------------- */
 
 /* Search q queries on `threads` threads (0 or 1: the calling thread only). Up to 32 queries that sweep share each pass
- * over the blocks. For k above 65,536, they share only the first pass.
+ * over the blocks. For k above 65,536, they share only the first pass. If there are threads to spare, the pass of a query
+ * that sweeps alone is divided among several, unless it is short.
  *   k                columns of the results; no search may have a larger k
  *   cancel           another thread may set it to 1. The call then returns WH_OK early, leaves the flag set, and
  *                    the results are unspecified. May be NULL

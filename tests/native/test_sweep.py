@@ -9,7 +9,7 @@ import pytest
 
 from tests.native.examples import CODE_KINDS, WEIGHT_KINDS, CodeKind, WeightKind, make_codes, make_table
 from tests.native.oracle import Truth, truth
-from whamming.native import Costs, Index, View, available_simd
+from whamming.native import Budget, Costs, Index, View, available_simd
 from whamming.native.view import Part
 
 N = 12_000
@@ -73,6 +73,34 @@ def test_a_sweep_resumes_far_from_the_query(index: Index, weights: WeightKind) -
                 sent += len(ids)
             assert sent == N
             assert cursor.stats.rounds > 1
+
+
+@pytest.mark.parametrize("kind", ["uniform", "clustered", "equal"])
+def test_a_sweep_on_several_threads_equals_the_oracle(kind: str) -> None:
+    """Threads share the pass over an index of several MB. Equal codes overflow their lists, so the pass is repeated."""
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 256, (150_000, 30), dtype=np.uint8)
+    if kind == "clustered":
+        codes = codes[rng.integers(0, 3000, len(codes))] ^ (rng.random(codes.shape) < 0.05).astype(np.uint8)
+    elif kind == "equal":
+        codes[:, 1:] = 0
+        codes[:, 0] &= 15
+        codes[:, 8] = np.arange(len(codes)) & 255
+        codes[:, 9] = np.arange(len(codes)) >> 8 & 255
+        codes[:, 10] = np.arange(len(codes)) >> 16
+    index = Index.build(codes, 240, tables="none")
+    table = make_table("random", codes[7], 240, rng)
+    if kind == "equal":
+        table[64:] = 0.0  # of the bits in which codes differ, only four count
+    whole, costs = truth(codes, table), Costs.table(table)
+    for simd in available_simd():
+        index.use_simd(simd)
+        for k in (1, 10, 2000, 70_000):
+            for threads in (2, 3, 7):
+                answer = index.search(costs, k, plan="sweep", threads=threads)
+                assert (answer.ids.tobytes(), answer.distances.tobytes()) == whole[:k].bytes(), (simd, k, threads)
+    cancelled = index.search(costs, 10, plan="sweep", threads=3, budget=Budget(seconds=1e-6))
+    assert not cancelled.exact.any() or cancelled.ids.tobytes() == whole[:10].ids.tobytes()
 
 
 @pytest.mark.parametrize("shape", ["even", "few heavy bits", "log-normal", "one dominant bit"])

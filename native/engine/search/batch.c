@@ -4,7 +4,8 @@
  * which a sweep is faster then sweep together, tile by tile. A tile is a number of blocks that stay in the fast caches.
  * All these queries sweep a tile before the next one is read. So the first round reads each block from memory once per
  * group. Queries that need more rounds (k > 65,536, part.h) then continue one after the other, each with passes of its
- * own. Each thread takes one group at a time.
+ * own. Each thread takes one group at a time. If there are more threads than groups, a query that sweeps alone uses
+ * several (sweep_together.c).
  */
 #include "search/cursor.h"
 #include "base/memory.h"
@@ -19,6 +20,7 @@ struct batch {
     size_t count;
     const struct wh_search *searches;
     size_t q, k, group;
+    uint32_t helpers; /* threads for the sweep of a query, if there are more threads than groups */
     volatile uint32_t *cancel;
     uint64_t deadline; /* a time of clock_nanoseconds; UINT64_MAX: none */
     uint64_t *ids;
@@ -41,6 +43,8 @@ static void add_time(wh_cursor *cursor, uint64_t *start) {
     *start = now;
 }
 
+static int stops(const void *batch) { return stopped(batch); }
+
 /* Sweep one part for all queries of a group that have chosen the sweep. Clears *complete if it was stopped early. */
 static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     const wh_index *index = b->parts[part].index;
@@ -53,6 +57,11 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         planes -= p->sweep.counts.blocks * index->planes;
     }
     if (sweeping == 0) return WH_OK;
+    int together = 0;
+    for (size_t i = 0; i < count && sweeping == 1 && b->helpers > 1; i++) {
+        struct part *p = &cursors[i]->parts[part];
+        if (p->phase == PHASE_SWEEP) together = sweep_list_together(&p->sweep, &p->collector, b->helpers, stops, b);
+    }
     for (size_t last = tile, left = sweeping; left > 0; last = last < index->blocks_count ? last + tile : tile) {
         if (stopped(b)) {
             *complete = 0;
@@ -78,7 +87,7 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
     }
     /* If few queries sweep, a plane takes longer, because fewer queries share the cost of reading it. Such groups are
      * learned from too: the estimate should be the average over all groups. */
-    planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
+    if (!together) planner_learn_planes(b->parts[part].planner, count > 1, planes, now - start);
     return WH_OK;
 }
 
@@ -183,7 +192,9 @@ int wh_search_batch(const struct wh_part *parts, size_t count, const struct wh_s
                       .done = q};
     if (b.group > GROUP) b.group = GROUP;
     if (b.group < 1) b.group = 1;
-    parallel_run(threads, (q + b.group - 1) / b.group, work, &b);
+    size_t groups = (q + b.group - 1) / b.group;
+    b.helpers = groups ? (uint32_t)(threads / groups) : 1;
+    parallel_run(threads, groups, work, &b);
     if (done) *done = atomic_load(&b.done);
     return atomic_load(&b.status);
 }

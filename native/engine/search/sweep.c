@@ -92,22 +92,26 @@ static void start_pass(struct sweep *s, uint16_t threshold) {
     s->stage_end = s->index->blocks_count < MIN_BLOCKS ? SIZE_MAX : SAMPLE_AT;
 }
 
+int sweep_allocate_list(struct sweep *s) {
+    size_t room = 2 * s->want + SPARE;
+    if (room <= s->room) return WH_OK;
+    sweep_free_list(s);
+    s->allocated = wh_malloc(sweep_list_bytes(room));
+    if (!s->allocated) return WH_MEMORY;
+    s->room = room;
+    s->rows = s->allocated;
+    s->other_rows = s->rows + room;
+    s->sums = (uint16_t *)(s->other_rows + room);
+    s->other_sums = s->sums + room;
+    return WH_OK;
+}
+
 int sweep_start(struct sweep *s, const struct collector *c) {
     size_t want = c->capacity - c->proven, rows = s->index->meta.rows;
     if (c->dead || c->resumed) want += want / 2 + 8;
-    if (want > rows) want = rows;
-    size_t room = 2 * want + SPARE;
-    if (room > s->room) {
-        sweep_free_list(s);
-        s->allocated = wh_malloc(sweep_list_bytes(room));
-        if (!s->allocated) return WH_MEMORY;
-        s->room = room;
-        s->rows = s->allocated;
-        s->other_rows = s->rows + room;
-        s->sums = (uint16_t *)(s->other_rows + room);
-        s->other_sums = s->sums + room;
-    }
-    s->want = want;
+    s->want = want < rows ? want : rows;
+    int status = sweep_allocate_list(s);
+    if (status != WH_OK) return status;
     s->fixed = s->done = 0;
     s->least = least_sum(s, c);
     start_pass(s, limit_sum(s, c->limit));
@@ -128,8 +132,7 @@ static uint32_t about_nth_sum(const struct sweep *s, size_t n) {
     return ((bin + 1) << shift) - 1;
 }
 
-/* Cut the list back: lower the threshold as far as possible, and drop the entries that cannot be hits. */
-static void cut_back(struct sweep *s, const struct collector *c) {
+void sweep_cut_back(struct sweep *s, const struct collector *c) {
     uint32_t threshold = limit_sum(s, c->limit), kept = 0;
     if (threshold > s->threshold) threshold = s->threshold;
     if (!s->fixed && s->count >= s->want) {
@@ -167,7 +170,7 @@ static void sort(struct sweep *s) {
 }
 
 static void start_verifying(struct sweep *s, const struct collector *c) {
-    cut_back(s, c);
+    sweep_cut_back(s, c);
     sort(s);
     s->counts.candidates += s->count;
     s->verified = 0;
@@ -305,6 +308,13 @@ static void run_kernel(struct sweep *s, size_t last) {
     }
 }
 
+int sweep_list(struct sweep *s, const struct collector *c, size_t last) {
+    run_kernel(s, last);
+    if (s->count <= s->trigger) return 1;
+    sweep_cut_back(s, c);
+    return s->count + WH_BLOCK_CODES <= s->trigger;
+}
+
 int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most) {
     const size_t blocks = s->index->blocks_count;
     if (last > blocks) last = blocks;
@@ -323,13 +333,11 @@ int sweep_run(struct sweep *s, struct collector *c, size_t last, uint64_t most) 
             }
         }
         if (s->next >= last && s->next < blocks) return WH_OK;
-        run_kernel(s, last);
-        if (s->next == blocks) {
+        if (s->next == blocks) { /* all codes are listed already (sweep_list_together) */
             start_verifying(s, c);
-        } else if (s->count > s->trigger) {
-            cut_back(s, c);
-            if (s->count + WH_BLOCK_CODES > s->trigger) start_verifying(s, c);
+            continue;
         }
+        if (!sweep_list(s, c, last) || s->next == blocks) start_verifying(s, c);
     }
     return WH_OK;
 }

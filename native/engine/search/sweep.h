@@ -140,6 +140,23 @@ static inline struct sweep_job sweep_job(const struct sweep *s, int mode, size_t
  * missing. If one could be, sets sweep->next to 0, for another pass. Returns a wh_status (WH_CORRUPT). */
 int sweep_run(struct sweep *sweep, struct collector *collector, size_t last, uint64_t most);
 
+/* List the codes of the blocks from sweep->next up to `last`, or fewer: one step of a pass. Returns 0 if the list is full
+ * although it was cut back. */
+int sweep_list(struct sweep *sweep, const struct collector *collector, size_t last);
+
+/* Lower the threshold as far as possible, and drop the entries of the list that cannot be hits. */
+void sweep_cut_back(struct sweep *sweep, const struct collector *collector);
+
+/* Do the whole pass on several threads. Only the codes are listed; sweep_run then verifies them. Call it when a pass has
+ * started. If it cannot be done, or `stop` returns 1, nothing has changed, so sweep_run can do the pass.
+ *   stop  called often, by all threads
+ * Returns whether it was done. */
+int sweep_list_together(struct sweep *sweep, const struct collector *collector, uint32_t threads,
+                        int (*stop)(const void *context), const void *context);
+
+/* Allocate the list for the hits that are wanted. Returns a wh_status (WH_MEMORY). */
+int sweep_allocate_list(struct sweep *sweep);
+
 /* Offer the codes listed so far to a copy of the collector, for wh_cursor_guess. Returns a wh_status (WH_CORRUPT). */
 int sweep_guess(const struct sweep *sweep, struct collector *copy);
 

@@ -140,6 +140,36 @@ static void test_cancelled_batches(void) {
     free(distances);
 }
 
+/* Threads that share the sweep of one query find what one thread finds. */
+static void test_one_query_on_several_threads(void) {
+    enum { WIDE = 512, MANY = 80000, HITS = 100 };
+    uint8_t *codes = must(malloc(MANY * WIDE / 8)), optimum[WIDE / 8] = {0};
+    uint64_t seed = 5, delta[WIDE], rest[WIDE] = {0}, ids[2][HITS], counts[2];
+    double distances[2][HITS];
+    for (size_t i = 0; i < MANY * WIDE / 8; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        codes[i] = (uint8_t)(seed >> 56);
+    }
+    for (size_t i = 0; i < WIDE; i++) delta[i] = i * i + 1;
+    struct wh_build_options options = {.bits = WIDE, .covered = WIDE, .layout = WH_SINGLE, .reorder = 1};
+    struct wh_arrays arrays;
+    struct wh_part wide = {0};
+    wh_index *index = NULL;
+    CHECK(wh_build(codes, MANY, NULL, &options, NULL, &arrays) == WH_OK && wh_index_open(&arrays, &index) == WH_OK);
+    wide.index = index;
+    CHECK(wh_planner_create(&wide.planner) == WH_OK);
+    struct wh_search search = {.optimum = optimum, .delta = delta, .rest = rest, .k = HITS, .radius = INFINITY};
+    for (uint32_t many = 0; many < 2; many++)
+        CHECK(wh_search_batch(&wide, 1, &search, 1, HITS, many ? WORKERS : 1, NULL, 0, ids[many], distances[many],
+                              &counts[many], NULL, NULL) == WH_OK);
+    CHECK(counts[0] == HITS && counts[1] == HITS && memcmp(ids[0], ids[1], sizeof ids[0]) == 0);
+    CHECK(memcmp(distances[0], distances[1], sizeof distances[0]) == 0);
+    wh_index_close(index);
+    wh_planner_free(wide.planner);
+    wh_arrays_free(&arrays);
+    free(codes);
+}
+
 static _Atomic int built;
 
 /* The progress of a build never decreases. */
@@ -187,6 +217,7 @@ int main(void) {
     test_batches();
     test_cancelled_cursors();
     test_cancelled_batches();
+    test_one_query_on_several_threads();
     wh_index_close(index);
     wh_planner_free(part.planner);
     wh_arrays_free(&arrays);
