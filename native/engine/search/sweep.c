@@ -197,8 +197,11 @@ static int verify(struct sweep *s, struct collector *c, uint64_t most) {
             s->verified = s->count;
             return 1;
         }
-        if (i + FETCH_CODE < s->count)
-            __builtin_prefetch(index->codes + (uint64_t)s->rows[i + FETCH_CODE] * index->code_bytes);
+        if (i + FETCH_CODE < s->count) {
+            const uint8_t *code = index->codes + (uint64_t)s->rows[i + FETCH_CODE] * index->code_bytes;
+            for (size_t at = 0; at < index->code_bytes; at += 64) __builtin_prefetch(code + at);
+            __builtin_prefetch(code + index->code_bytes - 1);
+        }
         if (i + FETCH_ROW < s->count) fetch_group(index, s->rows[i + FETCH_ROW]);
         s->counts.verified++;
         if (!offer(s, c, s->rows[i], carry)) return 0;
