@@ -11,7 +11,7 @@ __all__ = ["Config", "Server", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Server``, and gRPC with it, on first use: :mod:`whamming.server.polling` must run before gRPC loads."""
+    """Import ``Server``, and gRPC with it, on first use: ``set_grpc_variables`` must run before gRPC loads."""
     if name == "Server":
         from whamming.server.app import Server
 

@@ -77,9 +77,9 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def _serve(config: Config, warnings: list[str]) -> None:
-    from whamming.server.polling import poll_in_one_thread
+    from whamming.server.grpc_variables import set_grpc_variables
 
-    poll_in_one_thread()
+    set_grpc_variables()
     from whamming.server.serve import log, run  # imports gRPC
 
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -1,4 +1,4 @@
-"""A server polls all its connections in one thread."""
+"""A server configures gRPC by environment variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_server_polls_in_one_thread(tmp_path: Path) -> None:
 
 
 def test_a_setting_of_the_user_is_kept() -> None:
-    script = "import os; from whamming.server.polling import poll_in_one_thread as f; f(); print(os.environ[%r])"
+    script = "import os; from whamming.server.grpc_variables import *; set_grpc_variables(); print(os.environ[%r])"
     name = "GRPC_EXPERIMENTS"
     for given, kept in (
         (None, "-event_engine_listener,-event_engine_client"),
@@ -44,7 +44,33 @@ def test_a_setting_of_the_user_is_kept() -> None:
 
 
 def test_importing_the_configuration_does_not_import_grpc() -> None:
-    """gRPC reads its settings on import, so ``poll_in_one_thread`` must run before that."""
-    script = "import sys, whamming.server, whamming.server.polling; print('grpc' in sys.modules)"
+    """gRPC reads its settings on import, so ``set_grpc_variables`` must run before that."""
+    script = "import sys, whamming.server, whamming.server.grpc_variables; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+FORKING = """
+import asyncio, os
+from whamming.server.grpc_variables import set_grpc_variables
+set_grpc_variables()
+import grpc.aio
+
+async def main():
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    for _ in range(20):
+        if (child := os.fork()) == 0:
+            os._exit(len(os.listdir("/proc/self/task")))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    await server.stop(0)
+
+asyncio.run(main())
+"""
+
+
+def test_grpc_starts_no_threads_in_forked_children() -> None:
+    """They took locks that nobody released, so that a server sometimes waited for ever for a process it had started."""
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["1"] * 20
