@@ -43,7 +43,8 @@ from whamming.storage.storage_errors import (
     from_system,
 )
 from whamming.storage.store.protocol import Progress, VerifyReport, backend, share_of
-from whamming.storage.stored_index import ENCODER_FILE, StoredIndex, read_encoder
+from whamming.storage.stored_index import StoredIndex
+from whamming.storage.vectors.encoder_file import ENCODER_FILE, read_encoder
 from whamming.storage.vectors.encoders import Encoder, Kind, check_encoder
 from whamming.storage.vectors.fitting import fit
 from whamming.storage.verbs import DatabaseVerbs, verb

@@ -105,6 +105,15 @@ class IndexSettings:
     from_engine = to_engine
     """The inverse is the same function: reversing the bits of each byte twice restores them."""
 
+    def differences(self, other: IndexSettings, names: tuple[str, ...] = ()) -> str:
+        """Return the settings that differ, such as ``bits = 16, not 32``; empty if none does.
+
+        ``names``: compare only these settings. The default is all of them.
+        """
+        compared = names or tuple(field.name for field in fields(self))
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in compared]
+        return " and ".join(f"{name} = {own!r}, not {their!r}" for name, own, their in pairs if own != their)
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a dict. Without an encoder it has no keys about vectors, as in older files."""
         about_vectors = ("dim", "encoder", "keep_vectors", "metric")

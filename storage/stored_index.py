@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,22 +17,20 @@ from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
-from whamming.storage.items.write_batch import WriteBatch
+from whamming.storage.items.write_batch import WriteBatch, check_batch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.search import Search, make_costs
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.storage_errors import ClosedError, CorruptStoreError, NoEncoderError, StorageError
+from whamming.storage.storage_errors import ClosedError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
 from whamming.storage.vectors.arrays import as_vectors
-from whamming.storage.vectors.encoders import Encoder, Form, load_encoder
+from whamming.storage.vectors.encoder_file import ENCODER_FILE, read_encoder
+from whamming.storage.vectors.encoders import Encoder, Form
 from whamming.storage.vectors.kept import encoding_kept
 from whamming.storage.vectors.steps import Steps, finish
 from whamming.storage.verbs import IndexVerbs, verb
-
-ENCODER_FILE: Final = "encoder"
-"""The encoder's file in the directory of an index."""
 
 
 class StoredIndex(IndexVerbs):
@@ -221,6 +219,7 @@ class StoredIndex(IndexVerbs):
         self._write(batch, durability)
 
     def _write(self, batch: WriteBatch, durability: Durability | None) -> int:
+        check_batch(batch, self._settings)
         if durability is not None:
             check_choice("durability", durability, ("fsync", "async"))
         with self._using() as store:
@@ -428,22 +427,3 @@ class StoredIndex(IndexVerbs):
         abandon: Callable[[], None] | None = getattr(self._store, "abandon", None)
         if abandon is not None:
             abandon()
-
-
-def read_encoder(directory: Path, settings: IndexSettings) -> tuple[Encoder | None, int]:
-    """Return the encoder in the directory of an index and its size in bytes; None and 0 if it has no encoder."""
-    if settings.encoder is None:
-        return None, 0
-    path = directory / ENCODER_FILE
-    if not path.exists():
-        raise CorruptStoreError(f"the encoder file {path} is missing; restore a backup")
-    try:
-        encoder = load_encoder(path)
-    except InvalidArgumentError as error:  # not a regular file, or far too large
-        raise CorruptStoreError(f"{error}; or restore a backup") from error
-    if encoder.fingerprint != settings.encoder:
-        raise CorruptStoreError(
-            f"{path} has the fingerprint {encoder.fingerprint}, but the index was created with the encoder "
-            f"{settings.encoder}; restore a backup"
-        )
-    return encoder, path.stat().st_size

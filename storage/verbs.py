@@ -244,6 +244,8 @@ class IndexVerbs(Protocol):
     def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
         """Apply all of a batch, or nothing. ``durability`` as in :meth:`upsert`. Not over the network yet.
 
+        Raises InvalidArgumentError if the batch was made for an index with other settings.
+
         >>> docs.write(docs.batch(deletes=[7, 9]))
         """
 

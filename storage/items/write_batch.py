@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,9 @@ from whamming.storage.items.payloads import Payloads, as_payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.settings import IndexSettings
 
+_LAYOUT: Final = ("bits", "bit_order", "encoder", "keep_vectors")
+"""The settings that decide what the columns of a batch mean."""
+
 
 @dataclass(frozen=True)
 class WriteBatch:
@@ -25,6 +29,8 @@ class WriteBatch:
     """Ids may repeat here."""
     request: bytes = b""
     """15 bytes by which the store recognises the write if it is sent again; empty if it has no request id."""
+    made_for: IndexSettings | None = field(default=None, repr=False, compare=False)
+    """The settings of the index that :meth:`of` made the batch for; None if a journal read the batch."""
 
     @classmethod
     def of(
@@ -60,7 +66,7 @@ class WriteBatch:
                     "instead, the index computes the codes"
                 )
             vectors = np.empty((0, settings.vector_bytes), dtype=np.uint8)
-        return cls(as_ids(deletes), Rows(own, packed, given, vectors))
+        return cls(as_ids(deletes), Rows(own, packed, given, vectors), made_for=settings)
 
     def __repr__(self) -> str:
         return f"WriteBatch({counted(len(self.upserts), 'upsert')}, {counted(len(self.deletes), 'delete')})"
@@ -69,10 +75,34 @@ class WriteBatch:
         """Return the number of changes."""
         return len(self.deletes) + len(self.upserts)
 
+    def check_sizes(self, settings: IndexSettings) -> None:
+        """Raise InvalidArgumentError if an index with these settings could not read the columns again."""
+        rows, width = self.upserts, settings.vector_bytes
+        count = len(rows)
+        sizes = {"codes": (rows.codes, settings.code_bytes), "vectors": (rows.vectors, width)}
+        for name, (column, size) in sizes.items():
+            found = (0, size) if column is None else column.shape
+            if found != (count, size) and not (column is None and size == 0):
+                raise InvalidArgumentError(
+                    f"the {name} of the batch have the shape {found}; the index needs {(count, size)}"
+                )
+
     @property
     def nbytes(self) -> int:
         """Size of all columns in bytes."""
         return self.deletes.nbytes + self.upserts.nbytes
+
+
+def check_batch(batch: object, settings: IndexSettings) -> None:
+    """Raise InvalidArgumentError if ``batch`` is not a batch that was made for an index with these settings."""
+    remedy = "make it with the method batch() of the index that you write to"
+    if not isinstance(batch, WriteBatch):
+        raise InvalidArgumentError(f"batch has the type {type(batch).__name__}; {remedy}")
+    if batch.made_for is None:
+        raise InvalidArgumentError(f"batch was not made for an index; {remedy}")
+    differences = batch.made_for.differences(settings, _LAYOUT)
+    if differences:
+        raise InvalidArgumentError(f"batch was made for an index with {differences}; {remedy}")
 
 
 def net_changes(batches: Sequence[WriteBatch]) -> tuple[NDArray[np.uint64], Rows]:

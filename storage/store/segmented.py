@@ -145,6 +145,7 @@ class SegmentedStore:
         self._check_writable()
         if len(batch) == 0:
             return 0
+        batch.check_sizes(self.settings)  # an index with rows of other sizes in its log could not be read any more
         self._journal.check(batch)
         change = Change.of(self.settings, batch)
         if (durability or self.settings.durability) == "async":

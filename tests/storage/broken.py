@@ -11,8 +11,8 @@ import lmdb
 import numpy as np
 
 from whamming import Database
-from whamming.storage import stored_index
 from whamming.storage.files.records import MANIFEST_KEY, pack_manifest, unpack_manifest
+from whamming.storage.vectors import encoder_file
 
 NAME = "m-broken"
 """Sorts between the names of the sound indexes."""
@@ -57,7 +57,7 @@ def _list_manifest(index: Path) -> None:
 
 def _encoder(data: bytes | None) -> Callable[[Path], None]:
     def change(index: Path) -> None:
-        file = index / stored_index.ENCODER_FILE
+        file = index / encoder_file.ENCODER_FILE
         file.write_bytes(file.read_bytes()[:-1] + b"x" if data is None else data)
 
     return change
@@ -96,7 +96,7 @@ WAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a manifest that is a list": (_list_manifest, "CORRUPT"),
     "a damaged encoder": (_encoder(None), "CORRUPT"),
     "an encoder of another kind": (_encoder(b"rubbish"), "FORMAT"),
-    "an encoder that is missing": (lambda index: (index / stored_index.ENCODER_FILE).unlink(), "CORRUPT"),
+    "an encoder that is missing": (lambda index: (index / encoder_file.ENCODER_FILE).unlink(), "CORRUPT"),
     "a stray directory": (_stray_directory, "FORMAT"),
     "a stray file": (_stray_file, "FORMAT"),
     "a dangling link": (_dangling_link, "FORMAT"),

@@ -27,8 +27,8 @@ from whamming.storage import (
     fit,
     import_items,
     load_encoder,
-    stored_index,
 )
+from whamming.storage.vectors import encoder_file
 from whamming.storage.vectors.kept import pack_vectors, unpack_vectors
 
 DIM, BITS = 24, 20
@@ -143,7 +143,7 @@ def test_a_damaged_or_missing_encoder_is_detected(persistent: Place, tmp_path: P
         db.create_index("other", encoder="lsh", bits=BITS, train=vectors)
         plain = db.create_index("plain", bits=8)
         before = db.index("docs").verify()
-        path = persistent.directory / "db" / "docs" / stored_index.ENCODER_FILE
+        path = persistent.directory / "db" / "docs" / encoder_file.ENCODER_FILE
         good = path.read_bytes()
         assert before.ok
         assert before.bytes_checked >= len(good)
@@ -156,7 +156,7 @@ def test_a_damaged_or_missing_encoder_is_detected(persistent: Place, tmp_path: P
         assert "checksum" in report.problems[-1]
         assert db.verify()["other"].ok
         db.backup(tmp_path / "copy")
-        shutil.copy(path, tmp_path / "copy" / "docs" / stored_index.ENCODER_FILE)
+        shutil.copy(path, tmp_path / "copy" / "docs" / encoder_file.ENCODER_FILE)
     with pytest.raises(whamming.StorageError, match=r"docs.* is damaged"):
         whamming.restore(tmp_path / "copy", tmp_path / "restored")
     with persistent.open() as db:
@@ -165,7 +165,7 @@ def test_a_damaged_or_missing_encoder_is_detected(persistent: Place, tmp_path: P
         path.unlink()
         with pytest.raises(CorruptStoreError, match="encoder is missing"):
             db.index("docs")
-        shutil.copy(path.parents[1] / "other" / stored_index.ENCODER_FILE, path)
+        shutil.copy(path.parents[1] / "other" / encoder_file.ENCODER_FILE, path)
         with pytest.raises(CorruptStoreError, match=r"fingerprint \w+, .* encoder \w+;"):
             db.index("docs")
         assert plain.name in db.list_indexes()
@@ -406,6 +406,6 @@ def test_kept_vectors_survive_reopening(persistent: Place) -> None:
 def test_a_file_that_is_not_an_encoder_is_not_reported_as_damaged(disk: Place) -> None:
     with disk.open() as db:
         db.create_index("docs", encoder="sign", dim=4)
-    (disk.directory / "db" / "docs" / stored_index.ENCODER_FILE).write_text("something else entirely")
+    (disk.directory / "db" / "docs" / encoder_file.ENCODER_FILE).write_text("something else entirely")
     with disk.open() as db, pytest.raises(FormatError, match="not an encoder"):
         db.index("docs")

@@ -179,7 +179,10 @@ class AsyncIndexVerbs(Protocol):
         """
 
     async def write(self, batch: WriteBatch, durability: Durability | None = None) -> None:
-        """Apply all of a batch, or nothing. ``durability`` as in :meth:`upsert`. Not over the network yet."""
+        """Apply all of a batch, or nothing. ``durability`` as in :meth:`upsert`. Not over the network yet.
+
+        Raises InvalidArgumentError if the batch was made for an index with other settings.
+        """
 
     async def get(self, ids: ArrayLike) -> Items:
         """Look up items by id. ``ids`` is ``uint64 [n]``; an id may repeat.
