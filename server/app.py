@@ -31,7 +31,6 @@ from whamming.server.search.opening import IndexOpener
 from whamming.server.search.searcher import Searcher
 from whamming.server.tls import Certificates, is_open
 from whamming.storage import Database, open_database
-from whamming.storage.database import refresh_open_indexes
 from whamming.storage.directory import Mode
 from whamming.storage.health import file_problems
 from whamming.v1 import index_pb2, item_pb2, search_pb2
@@ -259,7 +258,7 @@ class Server:
 
     async def _refresh(self) -> None:
         if self._writer is not None:
-            await asyncio.to_thread(refresh_open_indexes, self._database)
+            await asyncio.to_thread(self._database.indexes.refresh)
 
     async def _release_memory(self) -> None:
         if self._clients.peak >= max(CROWD, 2 * self._clients.count):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +15,18 @@ from numpy.typing import ArrayLike
 
 from whamming.native import Buckets, InvalidArgumentError, Tables, WhammingError
 from whamming.storage.backups import check_target, new_copy
-from whamming.storage.directory import DEFAULT_STORE, RESERVED, Mode, WriterLock, clean_up, names_in, prepare
+from whamming.storage.directory import (
+    DEFAULT_STORE,
+    MEMORY,
+    RESERVED,
+    Mode,
+    WriterLock,
+    check_path,
+    clean_up,
+    names_in,
+    prepare,
+)
+from whamming.storage.dropping import finish_drop
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
 from whamming.storage.files.temporary import locked_path, remove
 from whamming.storage.index_info import IndexInfo
@@ -46,12 +56,11 @@ from whamming.storage.store.protocol import Progress, VerifyReport, backend, sha
 from whamming.storage.stored_index import StoredIndex
 from whamming.storage.vectors.encoder_file import ENCODER_FILE, read_encoder
 from whamming.storage.vectors.encoders import Encoder, Kind, check_encoder
-from whamming.storage.vectors.fitting import fit
+from whamming.storage.vectors.fitting import encoder_for_index
 from whamming.storage.verbs import DatabaseVerbs, verb
 
 log = logging.getLogger("whamming.storage")
 
-MEMORY: Final = ":memory:"
 SHOWN_NAMES: Final = 10
 """How many names of indexes an error message lists."""
 
@@ -80,22 +89,9 @@ def open_database(
         if mode == "r":
             raise InvalidArgumentError("mode = 'r' with ':memory:'; a new database has nothing to read: use mode='w'")
         return Database(None, store or "ram", read_only=False)
-    _check_path(str(path))
+    check_path(str(path))
     store_kind = prepare(Path(path), mode, create, store)
     return Database(Path(path), store_kind, read_only=mode == "r", wait=wait)
-
-
-def _check_path(path: str) -> None:
-    """Refuse a path that looks like a server's address or a misspelt ``:memory:``, unless it exists."""
-    if Path(path).exists():
-        return
-    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
-        raise InvalidArgumentError(
-            f"{path} looks like the address of a server; connect to it with whamming.connect, or write ./{path} for a "
-            "directory of that name"
-        )
-    if re.fullmatch(r":[^/]*:", path):
-        raise InvalidArgumentError(f"{path} is not {MEMORY}; write ./{path} for a directory of that name")
 
 
 class Database(DatabaseVerbs):
@@ -155,7 +151,7 @@ class Database(DatabaseVerbs):
     ) -> StoredIndex:
         fitted = existing_encoder(self, name, encoder, bits, dim, exist_ok=exist_ok)
         if fitted is None:  # fitting is slow, so it runs without the lock
-            fitted = _make_encoder(encoder, bits, dim, train, seed, centre)
+            fitted = encoder_for_index(encoder, bits, dim, train, seed, centre)
             if fitted is not None:
                 check_encoder(fitted)
         length = fitted.bits if fitted is not None else bits
@@ -165,9 +161,10 @@ class Database(DatabaseVerbs):
         settings = IndexSettings(length, bit_order, tables, buckets, durability, width, mark, keep_vectors, metric)
         with self.indexes.locked(name):
             self._check_writable()
-            if exist_ok and self._exists(name) and self._index(name).settings == settings:
-                return self._index(name)
-            self._check_name_is_free(name)
+            existing = self._check_name_is_free(name, settings if exist_ok else None)
+            if existing is not None:
+                return existing
+            self._discard(name)
             if self.path is None:
                 index = StoredIndex(name, self._backend.open(Path(name), settings, read_only=False), fitted)
                 self.indexes.add(index)
@@ -236,11 +233,21 @@ class Database(DatabaseVerbs):
     def list_indexes(self) -> list[str]:
         self.indexes.check_open()
         if self.path is None:
-            return sorted(name for name, index in self.indexes.all().items() if not index.closed)
+            return sorted(self._open_names())
         try:
-            return names_in(self.path)
+            names = names_in(self.path)
         except OSError as error:
             raise self._from_system(error) from error
+        return sorted({*names, *self._open_names()})
+
+    def _open_names(self) -> list[str]:
+        """Return the names of all indexes that are open. The directory of such an index may have been deleted.
+
+        Empty in a reader process. If a directory is gone there, the writer process may have dropped the index.
+        """
+        if self.read_only:
+            return []
+        return [name for name, index in self.indexes.all().items() if not index.closed]
 
     @verb
     def describe_indexes(self) -> list[IndexInfo]:
@@ -260,10 +267,19 @@ class Database(DatabaseVerbs):
 
     @contextlib.contextmanager
     def visiting(self, name: str) -> Iterator[StoredIndex]:
-        """Use an index for a moment. If it had to be opened for that, close it again."""
+        """Use an index for a moment. If it had to be opened for that, close it again.
+
+        Raises CorruptStoreError if the index is open, but its files are gone.
+        """
         check_name(name)
         index = self.indexes.find(name)
         if index is not None:
+            try:
+                index.check_files(writing=True)
+            except CorruptStoreError:
+                if self.indexes.find(name) is not index:
+                    raise self._not_found(name) from None  # it has just been dropped
+                raise
             yield index
             return
         with self.indexes.locked(name):
@@ -286,21 +302,22 @@ class Database(DatabaseVerbs):
         check_name(name)
         with self.indexes.locked(name):
             self._check_writable()
-            if not self._exists(name):
+            exists = self._exists(name)
+            if not exists and self.indexes.find(name) is None:  # an index whose directory is gone may still be open
                 raise self._not_found(name)
             opened = self.indexes.remove(name)
             if opened is not None:
                 opened.abandon()
             gone = None
-            if self.path is not None:
+            if self.path is not None and exists:
                 gone = self.path / f".{name}.{uuid.uuid4().hex}.dropped"
                 try:
                     (self.path / name).rename(gone)
                     sync(self.path)
                 except OSError as error:
-                    _finish_drop(opened, None)
+                    finish_drop(opened, None)
                     raise self._from_system(error) from error
-        return lambda: _finish_drop(opened, gone)
+        return lambda: finish_drop(opened, gone)
 
     @verb
     def backup(self, path: str | Path) -> None:
@@ -323,7 +340,8 @@ class Database(DatabaseVerbs):
         reports = {}
         for done, name in enumerate(names):
             try:
-                reports[name] = self.index(name).verify(share_of(progress, done, len(names)))
+                with self.visiting(name) as index:
+                    reports[name] = index.verify(share_of(progress, done, len(names)))
             except WhammingError as error:
                 reports[name] = VerifyReport((str(error),), 0, 0)
         return reports
@@ -352,32 +370,40 @@ class Database(DatabaseVerbs):
 
     def _without_stray_files(self) -> list[str]:
         """Return the names of all indexes except stray files, which have nothing to verify or to back up."""
-        return [name for name in self.list_indexes() if self.path is None or (self.path / name).is_dir()]
+        opened = self.indexes.all()
+        return [
+            name for name in self.list_indexes() if self.path is None or name in opened or (self.path / name).is_dir()
+        ]
 
-    def _check_name_is_free(self, name: str) -> None:
+    def _check_name_is_free(self, name: str, wanted: IndexSettings | None = None) -> StoredIndex | None:
+        """Return None if there is no index of that name. If there is one with the settings ``wanted``, return it.
+
+        Raises AlreadyExistsError. The caller holds the lock of the name.
+        """
         if not self._exists(name):
-            return
+            return None
         try:
-            settings = self._index(name).settings
+            index = self._index(name)
+            index.check_files(writing=True)
         except WhammingError as error:
             raise AlreadyExistsError(
-                f"the index {name!r} already exists but cannot be opened: {error}; drop it, or choose another name"
+                f"the index {name!r} already exists but cannot be used: {error}; drop it, or choose another name"
             ) from error
-        raise AlreadyExistsError(f"the index {name!r} already exists, with {settings}")
+        if index.settings != wanted:
+            raise AlreadyExistsError(f"the index {name!r} already exists, with {index.settings}")
+        return index
+
+    def _discard(self, name: str) -> None:
+        """Close an index whose directory is gone. The caller holds the lock of its name."""
+        lost = self.indexes.remove(name)
+        if lost is not None:
+            lost.abandon()
+            lost.close()
 
     def _check_writable(self) -> None:
         self.indexes.check_open()
         if self.read_only:
             raise ReadOnlyError("the database was opened read-only; open it with mode='w' to write")
-
-
-def _finish_drop(index: StoredIndex | None, gone: Path | None) -> None:
-    try:
-        if index is not None:
-            index.close()
-    finally:
-        if gone is not None:
-            remove(gone)
 
 
 def existing_encoder(
@@ -405,30 +431,6 @@ def existing_encoder(
     return found
 
 
-def _make_encoder(
-    encoder: Kind | Encoder | None,
-    bits: int | None,
-    dim: int | None,
-    train: ArrayLike | None,
-    seed: int,
-    centre: bool | None,
-) -> Encoder | None:
-    """Return the encoder for a new index, fitting it if necessary."""
-    if encoder is None:
-        if dim is not None or train is not None or centre is not None:
-            raise InvalidArgumentError(
-                "dim, train or centre without an encoder; choose one: encoder='sign', 'lsh' or 'itq'"
-            )
-        return None
-    if not isinstance(encoder, Encoder):
-        return fit(encoder, train, bits=bits, dim=dim, seed=seed, centre=centre)
-    if train is not None or centre is not None:
-        raise InvalidArgumentError(f"train or centre with {encoder!r}, which is already fitted; leave them out")
-    if bits not in (None, encoder.bits) or dim not in (None, encoder.dim):
-        raise InvalidArgumentError(f"bits = {bits}, dim = {dim} do not match {encoder!r}; leave them out")
-    return encoder
-
-
 def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
     """Copy a backup, or any database that nobody is writing to, to a new directory.
 
@@ -441,10 +443,3 @@ def restore(source: str | Path, target: str | Path, progress: Progress | None = 
             if not report.ok:
                 raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")
         database.backup(target)
-
-
-def refresh_open_indexes(database: Database) -> None:
-    """Apply what the writer process has written, so that an idle reader process releases old pages of the files."""
-    for index in database.indexes.all().values():
-        with contextlib.suppress(WhammingError):  # whoever uses the index gets the error
-            index.refresh()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -35,6 +36,8 @@ from whamming.storage.storage_errors import (
 )
 from whamming.storage.store.protocol import backend
 
+MEMORY: Final = ":memory:"
+"""The path of a database that has no directory."""
 FORMAT: Final = 2
 MARK: Final = "whamming.json"
 _MARK_BYTES: Final = 1 << 16
@@ -45,6 +48,19 @@ RESERVED: Final = (MARK, _LOCK)
 DEFAULT_STORE: Final = "lmdb"
 
 Mode = Literal["w", "r"]
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that looks like a server's address or a misspelt ``:memory:``, unless it exists."""
+    if Path(path).exists():
+        return
+    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
+        raise InvalidArgumentError(
+            f"{path} looks like the address of a server; connect to it with whamming.connect, or write ./{path} for a "
+            "directory of that name"
+        )
+    if re.fullmatch(r":[^/]*:", path):
+        raise InvalidArgumentError(f"{path} is not {MEMORY}; write ./{path} for a directory of that name")
 
 
 def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:

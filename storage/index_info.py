@@ -19,4 +19,5 @@ class IndexInfo:
     stats: StoreStats | None = None
     """None if the index is broken."""
     error: WhammingError | None = None
-    """Why the index cannot be opened; None if it can. Opening it raises the same error."""
+    """Why the index cannot be opened; opening it raises the same error. Or, if the index is open and its files were
+    deleted or replaced: the error that writing raises. None if neither is so."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from whamming.native import WhammingError
 from whamming.storage.directory import is_at
 from whamming.storage.process_limits import max_open_indexes
 from whamming.storage.storage_errors import ClosedError, ProcessLimitError
@@ -59,6 +60,12 @@ class OpenIndexes:
         """Return all open indexes by name."""
         with self._lock:
             return dict(self._open)
+
+    def refresh(self) -> None:
+        """Apply what the writer process has written, so that an idle reader process releases old pages of the files."""
+        for index in self.all().values():
+            with contextlib.suppress(WhammingError):  # whoever uses the index gets the error
+                index.refresh()
 
     def check_open(self) -> None:
         """Raise ClosedError if the database is closed."""

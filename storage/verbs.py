@@ -113,7 +113,7 @@ class DatabaseVerbs(Protocol):
         """
 
     def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted. Indexes that cannot be opened are included.
+        """Return the names of all indexes, sorted. Broken ones are included, and open ones whose files are lost.
 
         >>> db.list_indexes()
         ['docs']
@@ -132,7 +132,7 @@ class DatabaseVerbs(Protocol):
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
 
-        Returns a report per index name; the report of an index that cannot be opened says why. ``progress`` is called
+        Returns a report per index name; the report of a broken index says why it is. ``progress`` is called
         from time to time with the fraction done, 0.0 to 1.0.
 
         >>> db.verify()["docs"].ok

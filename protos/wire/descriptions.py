@@ -68,7 +68,7 @@ def index_message(name: str, settings: IndexSettings, encoder: Encoder | None, s
 
 
 def broken_index_message(name: str, reason: error_pb2.ErrorReason, message: str) -> index_pb2.Index:
-    """Return the message for an index that cannot be opened."""
+    """Return the message for a broken index."""
     return index_pb2.Index(name=name, problem=index_pb2.IndexProblem(reason=reason, message=message))
 
 

@@ -179,7 +179,7 @@ def _page(database: Database, request: index_pb2.ListIndexesRequest, size: int) 
 
 
 def _listed(database: Database, name: str) -> index_pb2.Index:
-    """Describe an index, or say why it cannot be opened. Raises NotFoundError and ClosedError only."""
+    """Describe an index, or say why it is broken. Raises NotFoundError and ClosedError only."""
     try:
         with database.visiting(name) as index:
             return _description(index)

@@ -16,7 +16,7 @@ from typing import IO, Final
 from whamming.storage.files.lmdb_errors import translated
 from whamming.storage.storage_errors import ClosedError, CorruptStoreError
 
-_REMEDY: Final = "close the index (stop the server) and restore a backup"
+_REMEDY: Final = "drop the index, or close it (stop the server) and restore a backup"
 
 
 class FileWatch:

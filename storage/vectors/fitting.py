@@ -297,3 +297,27 @@ def _quantise(projected: NDArray[np.float32], rotation: NDArray[np.float64]) -> 
         total += float(np.abs(rotated).sum(dtype=np.float64))
         correlation += np.where(rotated > 0, np.float32(1), np.float32(-1)).T @ block
     return 2 - 2 * total / projected.size, correlation
+
+
+def encoder_for_index(
+    encoder: Kind | Encoder | None,
+    bits: int | None,
+    dim: int | None,
+    train: ArrayLike | None,
+    seed: int,
+    centre: bool | None,
+) -> Encoder | None:
+    """Return the encoder for a new index, fitting it if necessary."""
+    if encoder is None:
+        if dim is not None or train is not None or centre is not None:
+            raise InvalidArgumentError(
+                "dim, train or centre without an encoder; choose one: encoder='sign', 'lsh' or 'itq'"
+            )
+        return None
+    if not isinstance(encoder, Encoder):
+        return fit(encoder, train, bits=bits, dim=dim, seed=seed, centre=centre)
+    if train is not None or centre is not None:
+        raise InvalidArgumentError(f"train or centre with {encoder!r}, which is already fitted; leave them out")
+    if bits not in (None, encoder.bits) or dim not in (None, encoder.dim):
+        raise InvalidArgumentError(f"bits = {bits}, dim = {dim} do not match {encoder!r}; leave them out")
+    return encoder

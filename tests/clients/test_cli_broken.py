@@ -43,7 +43,7 @@ def test_list_shows_broken_indexes(cli: Cli, damaged: Target) -> None:
     reason, error = done.err.splitlines()
     assert NAME in reason
     assert "format 99" in reason
-    assert "1 index cannot be opened" in error
+    assert "1 index is broken" in error
 
 
 def test_list_as_json_has_a_record_per_index(cli: Cli, damaged: Target) -> None:

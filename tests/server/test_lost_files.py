@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import whamming
+from tests.clients.commands import run
 from tests.serving import ServerProcess, details_of, wait_until
 from whamming.storage import CorruptStoreError
 from whamming.v1.index_pb2 import GetIndexRequest
@@ -69,6 +70,49 @@ def test_lost_files_are_reported(happens: Callable[[Path], None], workers: int, 
         wait_until(lambda: "not healthy: index 'docs': " in server.log(), "an error in the log")
         assert server.process.poll() is None, "it is still running"
         assert server.log().count("not healthy") <= workers, "it is logged once"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("remedy", ["drop", "create"])
+def test_a_lost_index_is_dropped_or_created_again_without_a_restart(remedy: str, workers: int, tmp_path: Path) -> None:
+    path, ready = tmp_path / "db", health_pb2.HealthCheckResponse.SERVING
+    with (
+        ServerProcess(path, workers=workers) as server,
+        whamming.connect(server.address) as database,
+        server.stubs() as stubs,
+    ):
+        docs = database.create_index("docs", 64)
+        docs.upsert(range(10), CODES[:10])
+        delete_index(path)
+        if workers == 1:
+            assert database.list_indexes() == ["docs"]
+            (info,) = database.describe_indexes()
+            assert isinstance(info.error, CorruptStoreError)
+            wait_until(lambda: health_of(stubs) != ready, "a failed check")
+        if remedy == "drop":
+            database.drop_index("docs")
+            assert database.list_indexes() == []
+        again = database.create_index("docs", 32)
+        assert (again.settings.bits, again.count()) == (32, 0)
+        again.upsert([7], CODES[:1, :4])
+        wait_until(lambda: again.get([7]).found.all() and health_of(stubs) == ready, "a successful check")
+        assert [(info.name, info.error) for info in database.describe_indexes()] == [("docs", None)]
+
+
+def test_the_command_drops_a_lost_index(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with ServerProcess(path) as server, whamming.connect(server.address) as database:
+        database.create_index("docs", 64)
+        delete_index(path)
+        listed, dropped, missing = (
+            run(*command, "--server", server.address, "--timeout", "30")
+            for command in (["list"], ["drop", "docs", "--yes"], ["drop", "docs", "--yes"])
+        )
+        assert listed.code == 1
+        assert listed.out.split()[-2:] == ["docs", "broken"]
+        assert "drop the index" in listed.err
+        dropped.ok()
+        missing.refused(1, "no index docs")
 
 
 def test_a_directory_that_was_moved_is_reported_until_it_is_back(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_broken_index_is_listed_with_its_error(path: Path, way: str, mode: Any
 def test_a_broken_index_can_be_dropped_and_created_again(path: Path, way: str) -> None:
     WAYS[way][0](path / NAME)
     with whamming.open(path) as database:
-        with pytest.raises(AlreadyExistsError, match=rf"{NAME}.* cannot be opened: .*drop it"):
+        with pytest.raises(AlreadyExistsError, match=rf"{NAME}.* cannot be used: .*drop it"):
             database.create_index(NAME, 8)
         database.drop_index(NAME)
         assert database.list_indexes() == list(SOUND)

@@ -18,7 +18,15 @@ import pytest
 
 import whamming
 from tests.storage.conftest import Place
-from whamming.storage import ClosedError, CorruptStoreError, NotFoundError, StorageError
+from whamming.storage import (
+    AlreadyExistsError,
+    ClosedError,
+    CorruptStoreError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+)
+from whamming.storage.health import file_problems
 
 BITS = 64
 ITEMS = 3000
@@ -77,9 +85,117 @@ def test_no_write_into_a_file_that_is_gone_is_acknowledged(
     if happens is not move_database:
         more.upsert([2], CODES[:1])
         assert len(more) == 2
-        database.drop_index("elsewhere" if happens is move_directory else "docs")
+        database.drop_index("docs")
+        if happens is move_directory:
+            database.drop_index("elsewhere")
         assert database.list_indexes() == ["more"]
     database.close()
+
+
+def delete_directory(file: Path) -> None:
+    shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize("happens", [delete, replace, move_directory, delete_directory])
+def test_an_open_index_is_listed_as_broken_until_it_is_dropped(happens: Callable[[Path], None], tmp_path: Path) -> None:
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        docs = database.index("docs")
+        happens(tmp_path / "db" / "docs" / "data.mdb")
+        assert [name for name in database.list_indexes() if name != "elsewhere"] == ["docs", "more"]
+        infos = {info.name: info for info in database.describe_indexes()}
+        assert (infos["docs"].settings, infos["docs"].stats) == (None, None)
+        assert isinstance(infos["docs"].error, CorruptStoreError)
+        assert infos["more"].error is None
+        assert not database.verify()["docs"].ok
+        assert file_problems(database) == [f"index 'docs': {infos['docs'].error}"]
+        kept = docs.search(CODES[0])
+        database.drop_index("docs")
+        assert (next(kept).id, len(list(kept))) == (0, ITEMS - 1), "a search that runs is finished"
+        assert [name for name in database.list_indexes() if name != "elsewhere"] == ["more"]
+        assert file_problems(database) == []
+        with pytest.raises(ClosedError):
+            docs.upsert([2], CODES[:1])
+        with pytest.raises(NotFoundError):
+            database.drop_index("docs")
+        assert len(database.create_index("docs", 8)) == 0
+
+
+@pytest.mark.parametrize("exist_ok", [True, False])
+@pytest.mark.parametrize("bits", [BITS, 32])
+@pytest.mark.parametrize("happens", [move_directory, delete_directory])
+def test_an_index_whose_directory_is_gone_can_be_created_again(
+    happens: Callable[[Path], None], bits: int, exist_ok: bool, tmp_path: Path
+) -> None:
+    """The open index must not be mistaken for the new one."""
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        lost = database.index("docs")
+        lost.upsert([1], CODES[:1], durability="async")
+        happens(tmp_path / "db" / "docs" / "data.mdb")
+        made = database.create_index("docs", bits, exist_ok=exist_ok)
+        assert (made.settings.bits, len(made)) == (bits, 0)
+        assert database.index("docs") is made
+        made.upsert([7], CODES[:1, : bits // 8])
+        assert file_problems(database) == []
+        for use in (lambda: lost.upsert([2], CODES[:1]), lambda: len(lost)):
+            with pytest.raises(ClosedError):
+                use()
+    with whamming.open(tmp_path / "db") as database:
+        assert database.index("docs").get([7]).codes.tolist() == CODES[:1, : bits // 8].tolist()
+
+
+def test_an_idle_index_whose_directory_is_gone_can_be_created_again(tmp_path: Path) -> None:
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        lost = database.index("docs")
+        assert database.indexes.close_if_idle(lost)
+        shutil.rmtree(tmp_path / "db" / "docs")
+        assert database.list_indexes() == ["more"]
+        assert len(database.create_index("docs", 32)) == 0
+        with pytest.raises(ClosedError):
+            len(lost)
+
+
+@pytest.mark.parametrize("happens", [delete, replace])
+@pytest.mark.parametrize("exist_ok", [True, False])
+def test_an_index_with_a_lost_file_has_to_be_dropped_first(
+    happens: Callable[[Path], None], exist_ok: bool, tmp_path: Path
+) -> None:
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        docs = database.index("docs")
+        happens(tmp_path / "db" / "docs" / "data.mdb")
+        with pytest.raises(AlreadyExistsError, match=r"'docs'.*data\.mdb was .*drop it"):
+            database.create_index("docs", BITS, exist_ok=exist_ok)
+        assert len(docs) == ITEMS, "it is still open"
+
+
+def test_a_backup_rescues_an_open_index_whose_files_were_deleted(tmp_path: Path) -> None:
+    """The files exist as long as they are open."""
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        database.index("docs")
+        shutil.rmtree(tmp_path / "db" / "docs")
+        database.backup(tmp_path / "copy")
+    with whamming.open(tmp_path / "copy", mode="r") as copy:
+        assert len(copy.index("docs")) == ITEMS
+        assert copy.verify()["docs"].ok
+
+
+def test_a_reader_lists_no_index_that_the_writer_has_dropped(tmp_path: Path) -> None:
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database, whamming.open(tmp_path / "db", mode="r") as reader:
+        assert len(reader.index("docs")) == ITEMS
+        database.drop_index("docs")
+        assert reader.list_indexes() == ["more"]
+        assert [info.name for info in reader.describe_indexes()] == ["more"]
+        (tmp_path / "db" / "more" / "data.mdb").rename(tmp_path / "data.mdb")
+        assert [type(info.error) for info in reader.describe_indexes()] == [FormatError]
+        (tmp_path / "data.mdb").rename(tmp_path / "db" / "more" / "data.mdb")
+        assert len(reader.index("more")) == 1
+        delete(tmp_path / "db" / "more" / "data.mdb")
+        assert [type(info.error) for info in reader.describe_indexes()] == [CorruptStoreError]
 
 
 TRUNCATE = """

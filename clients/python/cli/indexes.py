@@ -9,7 +9,7 @@ from typing import Any, get_args
 from whamming.cli.encoding import add_encoder, create_options, encoder_text, encoder_values
 from whamming.cli.output import confirm, counted, note, progress_bar, say, say_json, say_pairs, say_table, size
 from whamming.cli.parser import Commands, FailureError, add_json, whole
-from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, opened
+from whamming.cli.target import AnyDatabase, AnyIndex, add_target, find_index, no_such_index, opened
 from whamming.native import Buckets, Tables, WhammingError
 from whamming.storage import AlreadyExistsError, BitOrder, Durability, IndexSettings, NotFoundError
 
@@ -25,9 +25,9 @@ whamming create docs --bits 256 --bit-order big
 whamming create texts --encoder lsh --dim 768 --bits 1024 --keep-vectors float16 --metric cosine
 whamming create more --encoder-file docs.encoder"""
 LIST_TEXT = """\
-An index that cannot be opened is listed as broken. The reason is printed on standard error; with --json, it is also in
-the field "error". The other indexes are listed all the same. If an index is broken, the exit code is 1; with --names it
-is 0. To remove a broken index: whamming drop NAME."""
+An index that cannot be opened, or whose files are lost, is listed as broken. The reason is printed on standard error;
+with --json, it is also in the field "error". The other indexes are listed all the same. If an index is broken, the exit
+code is 1; with --names it is 0. To remove a broken index: whamming drop NAME."""
 SEAL_TEXT = """\
 Recent writes have no hash tables yet and are searched by a sweep. They get tables automatically once there are enough
 of them. Seal builds the tables now, for example after a large import."""
@@ -139,7 +139,7 @@ def _exists(database: AnyDatabase, name: str, error: AlreadyExistsError) -> Alre
 
 
 def list_indexes(args: argparse.Namespace) -> None:
-    """List indexes. Those that cannot be opened are listed as broken, and make the command fail at its end."""
+    """List indexes. Broken ones are listed as such, and make the command fail at its end."""
     rows = []
     problems = []
     with opened(args) as database:
@@ -150,7 +150,7 @@ def list_indexes(args: argparse.Namespace) -> None:
         for info in database.describe_indexes():
             held, settings = info.stats, info.settings
             if held is None or settings is None:
-                problems.append(f"index {info.name} cannot be opened: {info.error}")
+                problems.append(f"index {info.name} is broken: {info.error}")
                 values: dict[str, Any] = {"name": info.name, "error": str(info.error)}
                 rows.append((info.name, "broken", "", ""))
             else:
@@ -175,17 +175,17 @@ def stats(args: argparse.Namespace) -> None:
             except NotFoundError:
                 continue  # dropped in the meantime
             except WhammingError as error:
-                problems.append(f"index {name} cannot be opened: {error}")
+                problems.append(f"index {name} is broken: {error}")
     _report(problems)
 
 
 def _report(problems: list[str]) -> None:
-    """Print why indexes cannot be opened, and fail if there are any."""
+    """Print what is wrong with indexes, and fail if there are any problems."""
     for problem in problems:
         note(problem)
     if problems:
-        count = counted(len(problems), "index", "indexes")
-        raise FailureError(f"{count} cannot be opened; to check the files: whamming verify --data DIR")
+        count = "1 index is" if len(problems) == 1 else f"{len(problems):,} indexes are"
+        raise FailureError(f"{count} broken; to check the files: whamming verify --data DIR")
 
 
 def seal(args: argparse.Namespace) -> None:
@@ -206,10 +206,14 @@ def compact(args: argparse.Namespace) -> None:
 
 def drop(args: argparse.Namespace) -> None:
     with opened(args, write=True) as database:
-        held = _count(database, args.name)
+        # With --yes, the index is not looked up: a reader process of the server may not see one whose files are lost.
+        held = "" if args.yes else _count(database, args.name)
         if not confirm(f"drop index {args.name}{held}", args.yes):
             raise FailureError(f"index {args.name} was not dropped")
-        database.drop_index(args.name)
+        try:
+            database.drop_index(args.name)
+        except NotFoundError as error:
+            raise no_such_index(database, args.name) from error
     if args.json:
         say_json({"name": args.name, "dropped": True})
     else:

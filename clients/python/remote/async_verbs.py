@@ -80,7 +80,7 @@ class AsyncDatabaseVerbs(Protocol):
         """Return the index of that name, and open it if necessary. Raises NotFoundError if there is none."""
 
     async def list_indexes(self) -> list[str]:
-        """Return the names of all indexes, sorted. Indexes that cannot be opened are included."""
+        """Return the names of all indexes, sorted. Broken ones are included, and open ones whose files are lost."""
 
     async def describe_indexes(self) -> list[IndexInfo]:
         """Return settings and statistics of all indexes, sorted by name. A broken index has an ``error`` instead."""
@@ -91,7 +91,7 @@ class AsyncDatabaseVerbs(Protocol):
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.
 
-        Returns a report per index name; the report of an index that cannot be opened says why. ``progress`` is called
+        Returns a report per index name; the report of a broken index says why it is. ``progress`` is called
         from time to time with the fraction done, 0.0 to 1.0.
         """
 
