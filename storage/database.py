@@ -26,7 +26,7 @@ from whamming.storage.directory import (
     names_in,
     prepare,
 )
-from whamming.storage.dropping import finish_drop
+from whamming.storage.dropping import check_droppable, finish_drop, remedy_for
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
 from whamming.storage.files.temporary import locked_path, remove
 from whamming.storage.index_info import IndexInfo
@@ -114,7 +114,7 @@ class Database(DatabaseVerbs):
         self._writer: WriterLock | None = None
         if path is not None and not read_only:
             self._writer = WriterLock(path, wait)
-            clean_up(path)
+            clean_up(path, self._backend.files)
         self.directory = None if path is None else path.stat()  # shows whether somebody replaces it later
 
     def __repr__(self) -> str:
@@ -205,7 +205,7 @@ class Database(DatabaseVerbs):
         if self.path is None or not self._exists(name):
             raise self._not_found(name)
         if not (self.path / name).is_dir():
-            raise FormatError(f"{self.path / name} is not an index but a stray file; move it away, or drop the index")
+            raise FormatError(f"{self.path / name} is not an index but a stray file; move it away")
         return self.indexes.open(name)
 
     def find_open(self, name: str) -> StoredIndex | None:
@@ -305,6 +305,8 @@ class Database(DatabaseVerbs):
             exists = self._exists(name)
             if not exists and self.indexes.find(name) is None:  # an index whose directory is gone may still be open
                 raise self._not_found(name)
+            if self.path is not None and exists:
+                check_droppable(self.path / name, self._backend.files)
             opened = self.indexes.remove(name)
             if opened is not None:
                 opened.abandon()
@@ -315,9 +317,9 @@ class Database(DatabaseVerbs):
                     (self.path / name).rename(gone)
                     sync(self.path)
                 except OSError as error:
-                    finish_drop(opened, None)
+                    finish_drop(opened, None, ())
                     raise self._from_system(error) from error
-        return lambda: finish_drop(opened, gone)
+        return lambda: finish_drop(opened, gone, self._backend.files)
 
     @verb
     def backup(self, path: str | Path) -> None:
@@ -386,8 +388,9 @@ class Database(DatabaseVerbs):
             index = self._index(name)
             index.check_files(writing=True)
         except WhammingError as error:
+            remedy = "drop it" if self.path is None else remedy_for(self.path / name, self._backend.files)
             raise AlreadyExistsError(
-                f"the index {name!r} already exists but cannot be used: {error}; drop it, or choose another name"
+                f"the index {name!r} already exists but cannot be used: {error}; {remedy}, or choose another name"
             ) from error
         if index.settings != wanted:
             raise AlreadyExistsError(f"the index {name!r} already exists, with {index.settings}")

@@ -8,7 +8,8 @@
     data/.docs.*.new        an index that is being created, or a leftover of a crash
     data/.docs.*.dropped    an index that is being removed, or a leftover of a crash
 
-Every other entry with a valid index name is listed as an index. An entry that is not an index is listed as broken.
+Every other entry with a valid index name is listed as an index. An entry that is not an index is listed as broken. It
+can only be dropped if it is a symbolic link or a directory with nothing but files of an index.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final, Literal
 
 from whamming.native import InvalidArgumentError
+from whamming.storage.dropping import remove_dropped
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync, sync_parents, try_lock, unlock
 from whamming.storage.files.regular import read_small
-from whamming.storage.files.temporary import locked_path, remove, remove_leftovers
+from whamming.storage.files.temporary import locked_path, remove_leftovers
 from whamming.storage.settings import is_name
 from whamming.storage.storage_errors import (
     NO_ROOM,
@@ -175,15 +178,15 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return os.getpid(), status.st_dev, status.st_ino
 
 
-def clean_up(path: Path) -> None:
+def clean_up(path: Path, own: Sequence[str]) -> None:
     """Remove the leftovers of indexes that were being created or dropped when a process died, and sync the directory.
 
+    ``own``: the patterns of the names of the store's files.
     The process may have died between a rename and the sync of this rename. A power failure could then undo the rename.
     """
     try:
         remove_leftovers(path)
-        for left in path.glob(".*.dropped"):
-            remove(left)
+        remove_dropped(path, own)
         sync(path)
     except OSError as error:
         raise from_system(error, path) from error

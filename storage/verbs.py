@@ -127,7 +127,7 @@ class DatabaseVerbs(Protocol):
         """
 
     def drop_index(self, name: str) -> None:
-        """Remove the index of that name, even if it is broken. Running searches finish. Raises NotFoundError."""
+        """Remove the index of that name, but no files of others. Running searches finish. Raises NotFoundError."""
 
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.

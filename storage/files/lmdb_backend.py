@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from whamming.storage.files.environment import Environment
@@ -51,6 +52,7 @@ class LmdbBackend:
     """See :class:`whamming.storage.Backend`."""
 
     persistent = True
+    files: Sequence[str] = ("data.mdb", "lock.mdb")
 
     def create(self, path: Path, settings: IndexSettings) -> None:
         write_index(path, settings)

@@ -6,7 +6,7 @@ implements :class:`Backend`. :func:`backend` finds it by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -138,6 +138,10 @@ class Backend(Protocol):
 
     persistent: bool
     """Whether each index lives in a directory. If False, indexes are in memory and ``path`` is only a name."""
+
+    files: Sequence[str]
+    """Patterns of the names of all files that the store writes to the directory of an index, as for :mod:`fnmatch`.
+    When an index is dropped, only files with such names are removed. If there are others, it cannot be dropped."""
 
     def create(self, path: Path, settings: IndexSettings) -> None:
         """Create an empty index at ``path``, a directory that does not exist yet.

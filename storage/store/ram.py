@@ -76,6 +76,7 @@ class RamBackend:
     """See :class:`whamming.storage.Backend`."""
 
     persistent = False
+    files: Sequence[str] = ()
 
     def create(self, path: Path, settings: IndexSettings) -> None:
         """Nothing to do: an index in memory is created when it is opened."""

@@ -9,7 +9,7 @@ import pytest
 
 import whamming
 from tests.serving import ServerProcess, details_of
-from tests.storage.broken import NAME, SOUND, WAYS, make_indexes
+from tests.storage.broken import NAME, SOUND, STRAY, WAYS, make_indexes
 from whamming.storage import CorruptStoreError, FormatError
 from whamming.v1 import index_pb2
 from whamming.v1.error_pb2 import ErrorReason
@@ -40,6 +40,13 @@ def test_listing_goes_on_after_a_broken_index(path: Path, way: str) -> None:
                 stubs.indexes.GetIndex(index_pb2.GetIndexRequest(name=NAME))
             details = details_of(caught.value)
             assert (details.reason, details.message) == (reason, broken.problem.message)
+            if way in STRAY:
+                before = sorted(path.rglob("*"))
+                with pytest.raises(grpc.RpcError) as caught:
+                    stubs.indexes.DeleteIndex(index_pb2.DeleteIndexRequest(name=NAME))
+                assert details_of(caught.value).reason == "FORMAT"
+                assert sorted(path.rglob("*")) == before, "a client cannot delete files that are not an index"
+                return
             stubs.indexes.DeleteIndex(index_pb2.DeleteIndexRequest(name=NAME))
             names = [index.name for index in stubs.indexes.ListIndexes(index_pb2.ListIndexesRequest()).indexes]
             assert names == list(SOUND)
@@ -62,6 +69,7 @@ def test_clients_see_the_error_also_after_a_restart(path: Path, workers: int) ->
             server.stop()
             server.start()
         database.drop_index(NAME)
-        database.drop_index("notes.txt")
+        with pytest.raises(FormatError, match="stray file; move it away"):
+            database.drop_index("notes.txt")
+        (path / "notes.txt").unlink()
         assert database.list_indexes() == list(SOUND)
-    assert not (path / "notes.txt").exists()

@@ -101,3 +101,5 @@ WAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a stray file": (_stray_file, "FORMAT"),
     "a dangling link": (_dangling_link, "FORMAT"),
 }
+STRAY = ("a stray directory", "a stray file")
+"""The ways after which there is no index any more, but files of somebody else."""

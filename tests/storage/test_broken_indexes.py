@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import whamming
-from tests.storage.broken import NAME, SOUND, WAYS, make_indexes
+from tests.storage.broken import NAME, SOUND, STRAY, WAYS, make_indexes
 from tests.storage.conftest import Place
 from whamming import StorageError, WhammingError
 from whamming.storage import (
@@ -52,7 +54,7 @@ def test_a_broken_index_is_listed_with_its_error(path: Path, way: str, mode: Any
         assert str(caught.value) == str(broken.error)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in STRAY])
 def test_a_broken_index_can_be_dropped_and_created_again(path: Path, way: str) -> None:
     WAYS[way][0](path / NAME)
     with whamming.open(path) as database:
@@ -65,6 +67,95 @@ def test_a_broken_index_can_be_dropped_and_created_again(path: Path, way: str) -
         assert not [entry.name for entry in path.iterdir() if entry.name.startswith(".")]
         database.create_index(NAME, 8)
         assert [info.error for info in database.describe_indexes()] == [None] * 3
+
+
+def tree(path: Path) -> list[str]:
+    return sorted(str(entry.relative_to(path)) for entry in path.rglob("*"))
+
+
+def make_nested(path: Path) -> None:
+    (path / "inner").mkdir(parents=True)
+    (path / "inner" / "thesis.doc").write_text("precious")
+
+
+def make_false_names(path: Path) -> None:
+    """Directories with the names of files of an index."""
+    for name in ("data.mdb", "lock.mdb", "encoder"):
+        make_nested(path / name)
+
+
+def make_many(path: Path) -> None:
+    path.mkdir()
+    for number in range(10):
+        (path / f"{number}.txt").write_text("precious")
+
+
+STRAYS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("precious"),
+    "an empty file": Path.touch,
+    "nested directories": make_nested,
+    "directories with names of ours": make_false_names,
+    "many files": make_many,
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_the_files_of_others_are_never_dropped(path: Path, stray: str) -> None:
+    STRAYS[stray](path / "mine")
+    before = tree(path)
+    with whamming.open(path) as database:
+        for act in (lambda: database.drop_index("mine"), lambda: database.create_index("mine", 8)):
+            with pytest.raises(StorageError, match=r"mine.*move it away") as caught:
+                act()
+            assert "drop it" not in str(caught.value)
+        assert tree(path) == before
+        assert [info.name for info in database.describe_indexes() if info.error is not None] == ["mine"]
+    with whamming.open(path):
+        assert tree(path) == before
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_an_index_with_files_of_others_is_not_dropped(persistent: Place, opened: bool) -> None:
+    directory = persistent.directory / "db"
+    with persistent.open() as database:
+        docs = database.create_index("docs", encoder="sign", dim=8)
+        docs.upsert([1, 2], vectors=np.eye(8)[:2])
+        if not opened:
+            assert database.indexes.close_if_idle(docs)
+        (directory / "docs" / "notes.txt").write_text("precious")
+        with pytest.raises(FormatError, match=r"docs .*notes\.txt; move it away"):
+            database.drop_index("docs")
+        docs.upsert([3], vectors=np.ones((1, 8)))
+        assert len(database.index("docs")) == 3, "the index is as it was"
+        (directory / "docs" / "notes.txt").rename(persistent.directory / "notes.txt")
+        docs.seal()
+        docs.delete([1])
+        docs.compact()
+        database.drop_index("docs")
+        assert database.list_indexes() == []
+    assert tree(directory) == ["whamming.json", "writer.lock"]
+
+
+def test_files_that_arrive_while_an_index_is_dropped_are_kept(path: Path) -> None:
+    with whamming.open(path) as database:
+        finish = database.begin_drop(NAME)
+        (gone,) = path.glob(f".{NAME}.*.dropped")
+        (gone / "notes.txt").write_text("precious")
+        finish()
+    with whamming.open(path):
+        assert (gone / "notes.txt").read_text() == "precious"
+        assert [entry.name for entry in gone.iterdir()] == ["notes.txt"]
+
+
+def test_only_what_a_drop_has_left_is_cleaned_up(path: Path) -> None:
+    """When the database is opened."""
+    make_nested(path / ".mine.dropped")
+    (path / f".other.{'0' * 32}.dropped").mkdir()
+    (path / f".other.{'0' * 32}.dropped" / "data.mdb").touch()
+    with whamming.open(path) as database:
+        assert not database.list_indexes()[3:]
+    assert [entry.name for entry in path.glob(".*")] == [".mine.dropped"]
+    assert (path / ".mine.dropped" / "inner" / "thesis.doc").exists()
 
 
 def test_a_dropped_link_leaves_its_target_alone(path: Path, tmp_path: Path) -> None:

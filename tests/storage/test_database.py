@@ -366,7 +366,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
         assert database.list_indexes() == ["docs"]
         assert database.verify()["docs"].ok
     shutil.copytree(path / "docs", path / f".docs.{HEX}.new")
-    shutil.copytree(path / "docs", path / ".docs.123.dropped")
+    shutil.copytree(path / "docs", path / f".docs.{HEX}.dropped")
     with whamming.open(path, mode="r") as database:
         assert database.list_indexes() == ["docs"]
     assert (path / f".docs.{HEX}.new").exists()

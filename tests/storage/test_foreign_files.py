@@ -282,5 +282,9 @@ def test_files_of_a_database_may_be_anything(
             assert name == "docs/lock.mdb"
         else:
             assert isinstance(broken.error, CorruptStoreError | FormatError), repr(broken.error)
+        if name == "docs" and not target.is_symlink() and not target.is_dir():
+            with pytest.raises(FormatError, match="move it away"):
+                database.drop_index("docs")
+            return
         database.drop_index("docs")
         assert database.list_indexes() == ["more"]

@@ -86,7 +86,7 @@ class AsyncDatabaseVerbs(Protocol):
         """Return settings and statistics of all indexes, sorted by name. A broken index has an ``error`` instead."""
 
     async def drop_index(self, name: str) -> None:
-        """Remove the index of that name, even if it is broken. Running searches finish. Raises NotFoundError."""
+        """Remove the index of that name, but no files of others. Running searches finish. Raises NotFoundError."""
 
     async def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:
         """Verify every byte of every index against its checksum. Not available over the network yet.

@@ -21,6 +21,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -45,6 +46,7 @@ from whamming.storage import (
 )
 
 _MANIFEST = "manifest.json"
+_FILES = (_MANIFEST, f"{_MANIFEST}.new", "log-*", "dead-*.npz", "segment-*.npz")
 _HEAD = struct.Struct("<II")
 
 
@@ -196,12 +198,12 @@ class FileJournal:
         return {}
 
     def _remove_others(self) -> None:
-        """Remove the files that the manifest does not name."""
+        """Remove the files of a journal that the manifest does not name."""
         manifest = self._manifest
         named = {_MANIFEST, "encoder", manifest["log"], manifest["dead"]}
         named |= {f"segment-{number}.npz" for number in manifest["segments"]}
         for file in self._path.iterdir():
-            if file.name not in named:
+            if file.name not in named and any(fnmatch(file.name, pattern) for pattern in _FILES):
                 file.unlink()
 
     def sizes(self) -> tuple[int, int]:
@@ -268,6 +270,7 @@ class FileBackend:
     """See :class:`whamming.storage.Backend`."""
 
     persistent = True
+    files: Sequence[str] = _FILES
 
     def create(self, path: Path, settings: IndexSettings) -> None:
         """Create an empty index."""
