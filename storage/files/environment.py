@@ -38,6 +38,8 @@ class Environment:
         self._key = key
         self._users: set[int] = set()
         self._closed = False
+        self.writing_at: Path | None = None
+        """The directory of the journal that writes to the file; None if there is none."""
         self._lock_for_reading: IO[bytes] | None = None
         self.read_only = read_only
         lock = not read_only or os.access(path / "lock.mdb", os.W_OK) or os.access(path, os.W_OK)

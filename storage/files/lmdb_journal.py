@@ -67,6 +67,7 @@ from whamming.storage.storage_errors import (
     FormatError,
     StorageError,
     StorageFullError,
+    WriterBusyError,
 )
 from whamming.storage.store.faults import point
 from whamming.storage.store.journal import JournalState, SealedSegment
@@ -105,7 +106,7 @@ class LmdbJournal:
                 check_file(path)
             self._environment = Environment.shared(path, self, read_only=read_only)
             try:
-                self._file = (path / "data.mdb").open("rb") if read_only else lock_data_file(path, shared=False)
+                self._file = (path / "data.mdb").open("rb") if read_only else self._lock_for_writing()
                 self._watch = FileWatch(path, self._file)
                 if not read_only:
                     # If a writer died before announcing its last commit, this makes readers see the commit.
@@ -114,6 +115,20 @@ class LmdbJournal:
             except BaseException:
                 self.close()
                 raise
+
+    def _lock_for_writing(self) -> IO[bytes]:
+        try:
+            locked = lock_data_file(self._path, shared=False)
+        except WriterBusyError:
+            other = self._environment.writing_at
+            if other is None:
+                raise
+            raise CorruptStoreError(
+                f"{self._path} has the files of the open index {other.name}: its directory was moved, or is linked "
+                f"twice; move it back, or drop {other.name} to use the files under this name"
+            ) from None
+        self._environment.writing_at = self._path
+        return locked
 
     @property
     def settings(self) -> IndexSettings:
@@ -322,6 +337,8 @@ class LmdbJournal:
 
     def close(self) -> None:
         if self._file is not None:
+            if not self._read_only:
+                self._environment.writing_at = None
             unlock(self._file)
             self._file = None
         self._environment.release(self)

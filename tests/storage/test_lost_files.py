@@ -171,6 +171,24 @@ def test_an_index_with_a_lost_file_has_to_be_dropped_first(
         assert len(docs) == ITEMS, "it is still open"
 
 
+def test_a_directory_that_was_moved_is_open_under_its_old_name(tmp_path: Path) -> None:
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        docs = database.index("docs")
+        move_directory(tmp_path / "db" / "docs" / "data.mdb")
+        for _ in range(2):
+            with pytest.raises(CorruptStoreError, match=r"elsewhere .* open index docs: .*move it back, or drop docs"):
+                database.index("elsewhere")
+        (tmp_path / "db" / "elsewhere").rename(tmp_path / "db" / "docs")
+        docs.upsert([1], CODES[1:2])
+        move_directory(tmp_path / "db" / "docs" / "data.mdb")
+        database.drop_index("docs")
+        assert len(database.index("elsewhere")) == ITEMS
+        database.index("elsewhere").upsert([1], CODES[:1])
+    with whamming.open(tmp_path / "db") as database:
+        assert database.index("elsewhere").get([1]).codes.tolist() == CODES[:1].tolist()
+
+
 def test_a_backup_rescues_an_open_index_whose_files_were_deleted(tmp_path: Path) -> None:
     """The files exist as long as they are open."""
     fill(tmp_path / "db")
