@@ -203,10 +203,13 @@ class SearchCall:
         return None
 
     def _check_unused(self, query_ids: Sequence[int]) -> None:
-        seen = set(query_ids)
-        if len(seen) < len(query_ids) or not seen.isdisjoint(self._queries):
-            used = next(i for row, i in enumerate(query_ids) if i in self._queries or i in query_ids[:row])
-            raise FieldError("queries.query_ids", f"query id {used} is in use; each running query needs its own id")
+        seen: set[int] = set()
+        for query_id in query_ids:
+            if query_id in seen or query_id in self._queries:
+                raise FieldError(
+                    "queries.query_ids", f"query id {query_id} is in use; each running query needs its own id"
+                )
+            seen.add(query_id)
 
     def _refuse(self, ended: Sequence[End]) -> None:
         """Send the ends of queries that were not registered."""
