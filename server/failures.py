@@ -48,6 +48,8 @@ def failure_of(error: BaseException) -> Failure:
 
 def shortened(text: str) -> str:
     """Shorten a text to ERROR_TEXT_BYTES by cutting out its middle, which is where an overlong value usually is."""
+    if len(text) > 2 * ERROR_TEXT_BYTES:  # encode no more than can be sent
+        text = text[:ERROR_TEXT_BYTES] + text[-ERROR_TEXT_BYTES:]
     data = text.encode()
     if len(data) <= ERROR_TEXT_BYTES:
         return text

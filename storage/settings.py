@@ -22,6 +22,8 @@ MAX_PAYLOAD = 65_536
 """The size limit of a payload in bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHOWN = 256
+"""How many characters of an invalid name an error shows. Clients can send names of many megabytes."""
 _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1), axis=1, bitorder="little")[:, 0]
 
 
@@ -33,8 +35,9 @@ def is_name(name: str) -> bool:
 def check_name(name: str) -> str:
     """Return the name if it is a valid index name. Raises InvalidArgumentError."""
     if not is_name(name):
+        shown = f"{name[:_SHOWN]!r}..." if isinstance(name, str) and len(name) > _SHOWN else repr(name)
         raise InvalidArgumentError(
-            f"index name {name!r}; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+            f"index name {shown}; use 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
         )
     return name
 

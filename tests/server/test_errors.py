@@ -72,6 +72,20 @@ def test_long_messages_are_shortened_in_the_middle(letter: str, count: int) -> N
     assert (short == text) == (len(text.encode()) <= ERROR_TEXT_BYTES)
 
 
+class Text(str):
+    """A text that cannot be encoded as a whole."""
+
+    def encode(self, *unused: Any) -> bytes:
+        raise AssertionError("all of it is encoded")
+
+
+def test_only_what_is_sent_of_a_long_message_is_encoded() -> None:
+    """Encoding 16 MiB stopped the event loop."""
+    short = shortened(Text("start " + 100_000 * "x" + " end"))
+    assert short.startswith("start x")
+    assert short.endswith("x end")
+
+
 async def test_failing_to_write_to_a_lost_client_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """On a real connection, gRPC may raise this error before or after it cancels the call."""
     with pytest.raises(asyncio.CancelledError):

@@ -92,6 +92,19 @@ def test_an_invalid_name_is_refused(place: Place, name: Any) -> None:
         assert database.list_indexes() == []
 
 
+class LongName(str):
+    """A name whose repr must not be made, because it is long."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("the whole name is shown")
+
+
+def test_an_error_shows_the_beginning_of_a_long_name(place: Place) -> None:
+    """A client of a server can send 16 MiB. Their repr has 64 MiB, and making it stopped all threads."""
+    with place.open() as database, pytest.raises(InvalidArgumentError, match=r"^index name '(\\x01){256}'\.\.\.; use"):
+        database.index(LongName("\1" * 100_000))
+
+
 def test_long_names_and_names_of_other_files(persistent: Place) -> None:
     with persistent.open() as database:
         database.create_index("x" * 128, 8)
