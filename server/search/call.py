@@ -27,6 +27,8 @@ from whamming.wire.service_errors import OverloadedError, UnavailableError
 
 MAX_REQUEST_BYTES: Final = 64 << 20
 """While the requests of a call's running queries are larger than this in total, the call reads no further requests."""
+CANCELLED_TOGETHER: Final = 100
+"""Queries that a request cancels in one turn of the event loop."""
 
 
 class SearchCall:
@@ -80,7 +82,11 @@ class SearchCall:
                 await send(response(some))
         finally:
             reader.cancel()
-            self.close()
+            try:
+                if self._queries:
+                    await self._searcher.turns.next()  # closing a call with 4096 queries takes about a millisecond
+            finally:
+                self.close()
             await asyncio.wait([reader])  # it uses the call's memory for messages until it ends
 
     async def next_results(self) -> list[Results]:
@@ -93,6 +99,10 @@ class SearchCall:
     def close(self) -> None:
         """Stop all queries and discard their results."""
         self.buffer.discard()
+        waiting = self._searcher.withdraw(self.flow)  # nobody reads their ends, so none are made
+        with self.lock:
+            for query in waiting:
+                self._forget(query.id)
         self.stop(results.CANCELLED)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -106,7 +116,7 @@ class SearchCall:
                         await self.buffer.drained()
                     self.add(request.queries)
                 elif kind == "cancel":
-                    self.cancel(request.cancel.query_ids)
+                    await self._cancel(request.cancel.query_ids)
                 elif kind == "grant":
                     self.grant(request.grant.query_id, request.grant.hits)
                 else:
@@ -217,11 +227,18 @@ class SearchCall:
             self._check_unused([end.query_id for end in ended])
             self.buffer.put(results.ends(ended))
 
-    def cancel(self, query_ids: Sequence[int]) -> None:
-        """Stop some queries. Unknown ids are ignored."""
+    async def _cancel(self, query_ids: Sequence[int]) -> None:
+        """Stop some queries, a few in each turn of the event loop."""
         count, limit = len(query_ids), self._max_queries
         if count > limit:
             raise FieldError("cancel.query_ids", f"{count} queries to cancel; the maximum is {limit}")
+        for first in range(0, count, CANCELLED_TOGETHER):
+            if first:
+                await self._searcher.turns.next()
+            self.cancel(query_ids[first : first + CANCELLED_TOGETHER])
+
+    def cancel(self, query_ids: Sequence[int]) -> None:
+        """Stop some queries. Unknown ids are ignored."""
         with self.lock:
             found = [self._queries[query_id] for query_id in query_ids if query_id in self._queries]
         self._stop(found, results.CANCELLED)

@@ -184,6 +184,12 @@ class Scheduler(Generic[J]):
             flow.fresh.extend(jobs)
             self._enqueue(flow)
 
+    def withdraw(self, flow: Flow) -> Sequence[J]:
+        """Remove the fresh jobs of a flow from the queue, and return them."""
+        with self._lock:
+            jobs, flow.fresh = flow.fresh, deque()
+        return jobs
+
     def resume(self, job: J) -> None:
         """Queue a job that was blocked."""
         with self._lock:

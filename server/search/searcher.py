@@ -29,6 +29,7 @@ from whamming.server.search.request import CostColumns, QueryRequest, computing_
 from whamming.server.search.results import End, Results
 from whamming.server.search.scheduler import Flow, Scheduler
 from whamming.server.search.snapshot_lease import SnapshotLease
+from whamming.server.search.turns import Turns
 from whamming.storage import Database, Snapshot, StoredIndex
 from whamming.storage.reranking import Bound, Reranked, read_queries
 from whamming.storage.vectors.steps import Steps, Stepwise
@@ -61,6 +62,8 @@ class Searcher:
         self._opener = opener or IndexOpener(database)
         self.cursors = Cursors()
         """The queries that hold cursors."""
+        self.turns = Turns()
+        """For work in the event loop that takes longer the more queries or hits a call has."""
         self._quick: dict[str, tuple[bool, bool]] = {}
         """By index: whether queries with codes or costs form groups, and whether queries with vectors do."""
         self._indexes: weakref.WeakValueDictionary[str, StoredIndex] = weakref.WeakValueDictionary()
@@ -85,6 +88,10 @@ class Searcher:
         """Queue new queries. The next turn of the event loop dispatches them, with all that arrive until then."""
         self._scheduler.submit(flow, queries)
         self._dispatch_soon()
+
+    def withdraw(self, flow: Flow) -> Sequence[Query]:
+        """Remove the queries of a call that no worker has taken yet, and return them."""
+        return self._scheduler.withdraw(flow)
 
     def _dispatch_soon(self) -> None:
         if not self._dispatching:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,9 +14,12 @@ from tests.native.oracle import Truth
 from tests.server import stepped_queries
 from tests.server.calls import LONG, Bench
 from tests.server.stepped_queries import ask, blocked_on_buffer, blocked_on_credit
+from tests.serving import PATIENCE
 from whamming.server.search import results
+from whamming.server.search.call import CANCELLED_TOGETHER
 from whamming.server.search.query import State
 from whamming.server.search.scheduler import MAX_OPEN
+from whamming.v1.search_pb2 import CancelQueries, SearchRequest, SearchResponse
 
 database = stepped_queries.database
 index = stepped_queries.index
@@ -51,6 +57,77 @@ async def test_queries_beyond_the_open_limit_are_cancelled_at_once(bench: Bench)
         assert call[query_id].reason == results.CANCELLED
     call.cancel(*range(MAX_OPEN))
     await call.finish()
+
+
+@pytest.mark.usefixtures("index")
+async def test_closing_a_call_leaves_no_work_for_queries_that_have_not_begun(bench: Bench) -> None:
+    """Their ends were made although nobody reads them, and a worker had to take each of them."""
+    call = bench.call()
+    ask(call, *range(100), chunk_size=3)
+    bench.step()
+    call.search.close()
+    assert call.under_way == {0}
+    assert bench.run() == 1, "only the query that has begun"
+    assert call.under_way == set()
+    assert call.search.flow.open == 0
+    assert call.search._request_bytes == 0
+
+
+async def falling(count: Callable[[], int]) -> list[int]:
+    """Return by how much a number falls in each turn of the event loop until it is 0, largest first."""
+    counts = [count()]
+    async with asyncio.timeout(PATIENCE):
+        while counts[-1]:
+            await asyncio.sleep(0)
+            counts.append(count())
+    return sorted((before - after for before, after in itertools.pairwise(counts)), reverse=True)
+
+
+def receiving(*requests: SearchRequest) -> Callable[[], Awaitable[SearchRequest | None]]:
+    """Return a function that receives some requests, and then waits for more."""
+    left = iter(requests)
+
+    async def receive() -> SearchRequest | None:
+        request = next(left, None)
+        if request is None:
+            await asyncio.get_running_loop().create_future()
+        return request
+
+    return receive
+
+
+async def discard(response: SearchResponse) -> None:
+    """Do not send a response."""
+
+
+@pytest.mark.usefixtures("index")
+async def test_cancelling_many_queries_takes_several_turns_of_the_event_loop(bench: Bench) -> None:
+    """The event loop stopped until all queries of all calls had ended."""
+    count = 4 * CANCELLED_TOGETHER + 1
+    request = SearchRequest(cancel=CancelQueries(query_ids=range(count)))
+    calls = [bench.call() for _ in range(3)]
+    for call in calls:
+        ask(call, *range(count))
+    serving = [asyncio.ensure_future(call.search.run(receiving(request), discard)) for call in calls]
+    first, second, *_ = await falling(lambda: sum(len(call.under_way) for call in calls))
+    assert first <= len(calls) * CANCELLED_TOGETHER, "each call begins at once"
+    assert second <= CANCELLED_TOGETHER, "then one of them continues in each turn"
+    for task in serving:
+        task.cancel()
+    await asyncio.wait(serving)
+
+
+@pytest.mark.usefixtures("index")
+async def test_one_call_is_closed_in_each_turn_of_the_event_loop(bench: Bench) -> None:
+    calls = [bench.call() for _ in range(10)]
+    for call in calls:
+        ask(call, *range(10))
+    serving = [asyncio.ensure_future(call.search.run(receiving(), discard)) for call in calls]
+    await asyncio.sleep(0)
+    for task in serving:
+        task.cancel()
+    assert (await falling(lambda: sum(bool(call.under_way) for call in calls)))[0] == 1
+    await asyncio.wait(serving)
 
 
 @pytest.mark.usefixtures("index")
