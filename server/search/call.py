@@ -60,6 +60,7 @@ class SearchCall:
         self._queries: dict[int, Query] = {}
         """Running queries by id."""
         self.cursors = searcher.cursors
+        self.turns = searcher.turns
         self._waiting_for_credit: set[Query] = set()
         self._keep = keep
         self._request_bytes = 0
@@ -84,7 +85,7 @@ class SearchCall:
             reader.cancel()
             try:
                 if self._queries:
-                    await self._searcher.turns.next()  # closing a call with 4096 queries takes about a millisecond
+                    await self.turns.next()  # closing a call with 4096 queries takes about a millisecond
             finally:
                 self.close()
             await asyncio.wait([reader])  # it uses the call's memory for messages until it ends
@@ -234,7 +235,7 @@ class SearchCall:
             raise FieldError("cancel.query_ids", f"{count} queries to cancel; the maximum is {limit}")
         for first in range(0, count, CANCELLED_TOGETHER):
             if first:
-                await self._searcher.turns.next()
+                await self.turns.next()
             self.cancel(query_ids[first : first + CANCELLED_TOGETHER])
 
     def cancel(self, query_ids: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,8 @@ from tests.server.calls import Bench, answer_of, random_table
 from whamming import Database, StoredIndex, WhammingError
 from whamming.native import NoTablesError
 from whamming.server.search import results
-from whamming.server.search.once import search_once
+from whamming.server.search.once import HITS_TOGETHER, _answer, search_once
+from whamming.server.search.turns import Turns
 from whamming.storage import NoEncoderError, NotFoundError
 from whamming.v1.search_pb2 import (
     COST_FORM_INNER,
@@ -218,3 +220,17 @@ async def test_a_stopped_call_is_unavailable(bench: Bench) -> None:
     search.stop(results.SHUTDOWN)
     with pytest.raises(whamming.UnavailableError):
         await search_once(request(code=bytes(2)), search, 3 << 20)
+
+
+async def test_a_large_answer_takes_several_turns_of_the_event_loop() -> None:
+    """The event loop stopped until all hits had been converted."""
+    count, turns = 3 * HITS_TOGETHER, 0
+    ids = np.arange(count, dtype=np.uint64)
+    halves = [results.chunk(0, half, half.astype(np.float64), 0.0) for half in np.split(ids, 2)]
+    ending = results.ends([results.End(0, results.COMPLETE, exact=True)])
+    converting = asyncio.ensure_future(_answer([*halves, ending], Turns()))
+    while not converting.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > count // HITS_TOGETHER
+    assert hits(converting.result()).bytes() == Truth(ids, ids.astype(np.float64)).bytes()
