@@ -160,7 +160,7 @@ class Server:
             self._forwarding = Forwarding(self._writer, FORWARDED, self._clients, self._storage)
             self._grpc.add_generic_rpc_handlers((self._forwarding,))
             own["before"] = self._forwarding.own_writes.before
-        parts = (IndexService(self._storage, self._fits), self._items, self._search)
+        parts = (IndexService(self._storage, self._fits, config.max_message_mb << 20), self._items, self._search)
         self._grpc.add_generic_rpc_handlers(
             tuple(handler(service, part, self._clients, **own) for service, part in zip(SERVICES, parts, strict=True))
         )

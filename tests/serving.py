@@ -55,7 +55,8 @@ class ServerProcess:
 
     def __init__(self, data: Path | str = ":memory:", **options: Any) -> None:
         """``options`` are fields of ``whamming.server.Config``."""
-        self._options = {"data": str(data), "threads": 2, "log_level": "warning", **options}
+        self.options = {"data": str(data), "threads": 2, "log_level": "warning", **options}
+        """Used by :meth:`start`, so a restarted server may have others."""
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed by __exit__
         self.address = "127.0.0.1:0"
 
@@ -69,7 +70,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start the server, or restart it on the same port."""
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         command = [sys.executable, "-m", "whamming", "serve", "--listen", self.address, *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log)
         assert self.process.stdout is not None

@@ -39,9 +39,11 @@ PROGRESS_SECONDS: Final = 0.2
 class IndexService:
     """Handlers that check the request, call the database and build the response. The proto documents the rpcs."""
 
-    def __init__(self, storage: StorageThreads, fits: FitQueue) -> None:
+    def __init__(self, storage: StorageThreads, fits: FitQueue, max_message_bytes: int = 0) -> None:
+        """``max_message_bytes``: the largest message that the server accepts, to tell clients."""
         self._storage = storage
         self._fits = fits
+        self._max_message_bytes = max_message_bytes
         self._packing = asyncio.Lock()
 
     async def CreateIndex(  # noqa: N802 - the name in the proto
@@ -65,7 +67,8 @@ class IndexService:
                 index = self._storage.database.create_index(request.name, bits, exist_ok=request.exist_ok, **described)
             return _description(index)
 
-        return index_pb2.CreateIndexResponse(index=await self._storage.run(create))
+        index = await self._storage.run(create)
+        return index_pb2.CreateIndexResponse(index=index, max_message_bytes=self._max_message_bytes)
 
     async def _with_fitted(
         self, request: index_pb2.CreateIndexRequest, described: dict[str, Any], bits: int | None
@@ -90,7 +93,8 @@ class IndexService:
         self, request: index_pb2.GetIndexRequest, context: Context
     ) -> index_pb2.GetIndexResponse:
         index = await self._storage.index(request.name, "name")
-        return index_pb2.GetIndexResponse(index=await self._storage.run(_description, index))
+        described = await self._storage.run(_description, index)
+        return index_pb2.GetIndexResponse(index=described, max_message_bytes=self._max_message_bytes)
 
     async def ListIndexes(  # noqa: N802
         self, request: index_pb2.ListIndexesRequest, context: Context
@@ -99,7 +103,9 @@ class IndexService:
         if size > MAX_PAGE:
             raise FieldError("page_size", f"page_size = {size}; at most {MAX_PAGE}, or 0 for {PAGE}")
 
-        return await self._storage.run(_page, self._storage.database, request, size)
+        page = await self._storage.run(_page, self._storage.database, request, size)
+        page.max_message_bytes = self._max_message_bytes
+        return page
 
     async def DeleteIndex(  # noqa: N802
         self, request: index_pb2.DeleteIndexRequest, context: Context

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.storage.item_checks import BITS, BrokenPromiseError, Ids, Versions, check_whole, codes_of
-from whamming.remote.requests import REQUEST_BYTES
+from whamming.remote.message_size import REQUEST_BYTES
 
 LANES = 6
 """Number of clients."""

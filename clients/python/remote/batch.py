@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from whamming.native import Answer, WhammingError
 from whamming.native.view import padded
 from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, QueryEnd, hits_of
+from whamming.remote.message_size import REQUEST_BYTES
 from whamming.remote.queries import Queries
-from whamming.remote.requests import REQUEST_BYTES
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
 from whamming.remote.status import invalid_response
@@ -45,7 +45,8 @@ class BatchSearch:
         self._queries = queries
         self._options = options
         self._k = k
-        self._per_message = max(1, min(QUERIES_PER_MESSAGE, REQUEST_BYTES // queries.bytes_each))
+        room = connection.message_size.room(REQUEST_BYTES)
+        self._per_message = max(1, min(QUERIES_PER_MESSAGE, room // queries.bytes_each))
         self._messages_ahead = MESSAGES_AHEAD
         count = len(queries)
         self._places: list[NDArray[np.int64]] = []

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from whamming.native import Buckets, Tables
 from whamming.remote.async_verbs import AsyncDatabaseVerbs
 from whamming.remote.index import Index
+from whamming.remote.message_size import MessageSize
 from whamming.remote.requests import as_text, create_index_request
 from whamming.remote.retries import Retries, once
 from whamming.remote.search import Connection
@@ -40,7 +41,8 @@ class Database(AsyncDatabaseVerbs):
         self._indexes: Any = IndexServiceStub(channel)  # type: ignore[no-untyped-call]
         self._items: Any = ItemServiceStub(channel)  # type: ignore[no-untyped-call]
         search: Any = SearchServiceStub(channel)  # type: ignore[no-untyped-call]
-        self._connection = Connection(search, Session(search), Retries(retry_seconds))
+        self._message_size = MessageSize()
+        self._connection = Connection(search, Session(search), Retries(retry_seconds), self._message_size)
         self._retries = self._connection.retries
 
     def __repr__(self) -> str:
@@ -74,7 +76,10 @@ class Database(AsyncDatabaseVerbs):
         exist_ok: bool = False,
     ) -> Index:
         choices = {"bit_order": bit_order, "tables": tables, "buckets": buckets}
+        if (train is not None or isinstance(encoder, Encoder)) and not self._message_size.is_known:
+            await once(lambda: self._list(index_pb2.ListIndexesRequest(page_size=1, names_only=True)))
         request = create_index_request(
+            self._message_size,
             name,
             bits,
             encoder,
@@ -88,7 +93,7 @@ class Database(AsyncDatabaseVerbs):
             metric=metric,
             **choices,
         )
-        return self._index((await once(lambda: self._indexes.CreateIndex(request))).index)
+        return self._index(await once(lambda: self._indexes.CreateIndex(request)))
 
     @verb
     async def index(self, name: str) -> Index:
@@ -107,11 +112,16 @@ class Database(AsyncDatabaseVerbs):
         token = ""
         while True:
             request = index_pb2.ListIndexesRequest(page_size=1000, page_token=token, names_only=names_only)
-            page = await self._retries.run(lambda request=request: self._indexes.ListIndexes(request))  # type: ignore[misc]
+            page = await self._retries.run(lambda request=request: self._list(request))  # type: ignore[misc]
             indexes += page.indexes
             token = page.next_page_token
             if not token:
                 return indexes
+
+    async def _list(self, request: index_pb2.ListIndexesRequest) -> index_pb2.ListIndexesResponse:
+        page: index_pb2.ListIndexesResponse = await self._indexes.ListIndexes(request)
+        self._message_size.learn(page.max_message_bytes)
+        return page
 
     @verb
     async def drop_index(self, name: str) -> None:
@@ -132,11 +142,12 @@ class Database(AsyncDatabaseVerbs):
         await self._connection.session.close()
         await self._channel.close()
 
-    async def _describe(self, name: str) -> index_pb2.Index:
+    async def _describe(self, name: str) -> index_pb2.GetIndexResponse:
         request = index_pb2.GetIndexRequest(name=as_text(name))
-        response = await self._retries.run(lambda: self._indexes.GetIndex(request))
-        described: index_pb2.Index = response.index
-        return described
+        response: index_pb2.GetIndexResponse = await self._retries.run(lambda: self._indexes.GetIndex(request))
+        self._message_size.learn(response.max_message_bytes)
+        return response
 
-    def _index(self, message: index_pb2.Index) -> Index:
-        return Index(self, message.name, settings_of(message))
+    def _index(self, response: index_pb2.CreateIndexResponse | index_pb2.GetIndexResponse) -> Index:
+        self._message_size.learn(response.max_message_bytes)
+        return Index(self, response.index.name, settings_of(response.index))

@@ -102,7 +102,7 @@ class Index(AsyncIndexVerbs):
         durability: Durability | None = None,
     ) -> None:
         attempts = self._database._retries.begin()
-        requests = UpsertRequests(self.name, ids, codes, payloads, vectors, durability)
+        requests = UpsertRequests(self._database._message_size, self.name, ids, codes, payloads, vectors, durability)
         while requests.acknowledged < len(requests):
             before = requests.acknowledged
             try:
@@ -127,7 +127,7 @@ class Index(AsyncIndexVerbs):
     @verb
     async def delete(self, ids: ArrayLike, *, durability: Durability | None = None) -> int:
         database, deleted = self._database, 0
-        for request in delete_requests(self.name, ids, durability):
+        for request in delete_requests(database._message_size, self.name, ids, durability):
             response = await database._retries.run(lambda request=request: database._items.Delete(request))  # type: ignore[misc]
             deleted += response.count
         return deleted
@@ -154,7 +154,7 @@ class Index(AsyncIndexVerbs):
         found = np.zeros(len(wanted), dtype=np.bool_)
         codes = np.zeros((len(wanted), self.settings.code_bytes), dtype=np.uint8)
         payloads: list[bytes] = []
-        size = max(1, GET_BYTES // (8 + self.settings.code_bytes))
+        size = max(1, min(GET_BYTES // (8 + self.settings.code_bytes), database._message_size.room(GET_BYTES) // 8))
         while len(payloads) < len(wanted):
             piece = slice(len(payloads), len(payloads) + size)
             request = get_request(self.name, wanted[piece])
@@ -256,7 +256,7 @@ class Index(AsyncIndexVerbs):
 
     @verb
     async def stats(self) -> StoreStats:
-        return stats_of((await self._database._describe(self.name)).statistics)
+        return stats_of((await self._database._describe(self.name)).index.statistics)
 
     @verb
     async def verify(self, progress: Progress | None = None) -> VerifyReport:

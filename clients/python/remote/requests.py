@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import as_whole, check_flag
 from whamming.native.costs import as_array
+from whamming.remote.message_size import REQUEST_BYTES, MessageSize
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
 from whamming.storage.items.rows import as_ids
@@ -22,8 +23,6 @@ from whamming.wire.columns import id_column, matrix, payload_column
 from whamming.wire.descriptions import settings_message
 from whamming.wire.enums import DURABILITIES, ENCODER_KINDS
 
-REQUEST_BYTES: Final = 4 << 20
-"""Approximate maximum size of a message with items or queries."""
 MAX_IDS: Final = 500_000
 """Ids to delete per message."""
 MAX_SCAN_ROWS: Final = 100_000
@@ -33,6 +32,7 @@ SAMPLE_BYTES: Final = 12 << 20
 
 
 def create_index_request(
+    size: MessageSize,
     name: str,
     bits: int | None,
     encoder: Kind | Encoder | None,
@@ -44,7 +44,7 @@ def create_index_request(
     exist_ok: bool,
     **choices: str,
 ) -> index_pb2.CreateIndexRequest:
-    requested, fitted = _encoder_messages(encoder, dim, train, seed, centre)
+    requested, fitted = _encoder_messages(size, encoder, bits, dim, train, seed, centre)
     if bits is None and encoder is None:
         raise InvalidArgumentError("bits is missing; give the length of the codes, 1 to 4096, or an encoder")
     settings = settings_message(bits, keep_vectors, **choices)
@@ -65,7 +65,9 @@ def as_text(name: str) -> str:
 
 
 def _encoder_messages(
+    size: MessageSize,
     encoder: Kind | Encoder | None,
+    bits: int | None,
     dim: int | None,
     train: ArrayLike | None,
     seed: int,
@@ -79,7 +81,13 @@ def _encoder_messages(
     if isinstance(encoder, Encoder):
         if train is not None or centre is not None or dim not in (None, encoder.dim):
             raise InvalidArgumentError(f"{encoder!r} is fitted already; leave dim, train and centre out")
-        return None, encoder.to_bytes()
+        data = encoder.to_bytes()
+        if len(data) > size.room(len(data)):
+            raise InvalidArgumentError(
+                f"{encoder!r} takes {_mib(len(data))}, and the server accepts messages of {_mib(size.limit)}; start it "
+                f"with a larger --max-message-mb"
+            )
+        return None, data
     settings = index_pb2.EncoderSettings(
         kind=ENCODER_KINDS.number("encoder", encoder),
         dimension=0 if dim is None else as_whole("dim", dim),
@@ -89,11 +97,15 @@ def _encoder_messages(
         settings.centred = check_flag("centre", centre)
     if train is not None:
         rows, _ = as_vectors(train, dim, "the sample's vectors")
-        most = max(1, SAMPLE_BYTES // max(1, rows.shape[1] * rows.itemsize))
+        most = max(1, size.room(SAMPLE_BYTES) // max(1, rows.shape[1] * rows.itemsize))
         if len(rows) > most:
             rows = rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
         settings.sample.CopyFrom(matrix(rows))
     return settings, b""
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
 
 
 class UpsertRequests:
@@ -101,6 +113,7 @@ class UpsertRequests:
 
     def __init__(
         self,
+        size: MessageSize,
         index: str,
         ids: ArrayLike,
         codes: ArrayLike | None,
@@ -121,10 +134,10 @@ class UpsertRequests:
         if codes is None and vectors is None and count:
             raise InvalidArgumentError("codes are missing; give codes, or vectors if the index has an encoder")
         self._payloads = as_payloads(payloads, count)
-        self._pieces = self._split()
+        self._pieces = self._split(size.room(REQUEST_BYTES))
 
-    def _split(self) -> list[slice]:
-        """Return the rows of each message."""
+    def _split(self, most: int) -> list[slice]:
+        """Return the rows of each message, whose columns have at most ``most`` bytes."""
         count = len(self._ids)
         columns = [rows for rows in (self._codes, self._vectors) if rows is not None]
         sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns), dtype=np.int64)
@@ -135,7 +148,7 @@ class UpsertRequests:
         first = 0
         while first < count:
             start = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, start + REQUEST_BYTES, side="right")))
+            last = max(first + 1, int(np.searchsorted(ends, start + most, side="right")))
             pieces.append(slice(first, last))
             first = last
         return pieces
@@ -191,10 +204,13 @@ def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
     return array
 
 
-def delete_requests(index: str, ids: ArrayLike, durability: Durability | None) -> Iterator[item_pb2.DeleteRequest]:
+def delete_requests(
+    size: MessageSize, index: str, ids: ArrayLike, durability: Durability | None
+) -> Iterator[item_pb2.DeleteRequest]:
     when, unwanted = DURABILITIES.number("durability", durability), as_ids(ids)
-    for first in range(0, len(unwanted), MAX_IDS):
-        column = id_column(unwanted[first : first + MAX_IDS])
+    most = size.room(8 * MAX_IDS) // 8
+    for first in range(0, len(unwanted), most):
+        column = id_column(unwanted[first : first + most])
         yield item_pb2.DeleteRequest(index=index, ids=column, durability=when, request_id=uuid.uuid4().bytes)
 
 

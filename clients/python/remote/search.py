@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from whamming.native import Budget, Hit, InvalidArgumentError, Stats
 from whamming.native.arguments import as_whole
 from whamming.remote.answers import FINISHED, NO_DISTANCES, NO_IDS, RESUMABLE, Chunk, QueryEnd
 from whamming.remote.async_verbs import AsyncSearchVerbs
+from whamming.remote.message_size import MessageSize
 from whamming.remote.queries import MAX_K
 from whamming.remote.retries import Retries
 from whamming.remote.session import Inbox, Session
@@ -38,6 +39,7 @@ class Connection:
     """The stub of SearchService."""
     session: Session
     retries: Retries
+    message_size: MessageSize = field(default_factory=MessageSize)
 
 
 class Search(AsyncSearchVerbs):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
@@ -16,6 +19,9 @@ from whamming.wire.service_errors import (
     error_of,
     reason_named,
 )
+
+_TOO_LARGE: Final = re.compile(r"larger than max \((?P<size>\d+) vs\. (?P<limit>\d+)\)")
+"""What gRPC says about a message that is too large."""
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
@@ -37,9 +43,22 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
         return UnavailableError(f"the server cannot be reached: {text}; check that it is running, and its address")
     if code == grpc.StatusCode.CANCELLED:  # a call that the client cancels raises asyncio.CancelledError instead
         return UnavailableError("the server ended the call; it may be shutting down")
-    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" not in text:
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+        sizes = _TOO_LARGE.search(text)
+        if sizes is not None:
+            return _too_large(int(sizes["size"]), int(sizes["limit"]), sent="CLIENT" not in text)
         return OverloadedError(f"the server refused the call: {text}; try again later")
     return ServiceError(f"{code.name}: {text}")
+
+
+def _too_large(size: int, limit: int, *, sent: bool) -> ServiceError:
+    """Return the error for a message that gRPC has refused. ``sent``: this client has sent it."""
+    if sent:
+        return ServiceError(
+            f"a message of {size} bytes is too large for the server, which accepts {limit}; send less at a time, or "
+            "start it with a larger --max-message-mb"
+        )
+    return ServiceError(f"a message of {size} bytes from the server is too large; this client accepts {limit}")
 
 
 def invalid_response(problem: object) -> ServiceError:
