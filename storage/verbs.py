@@ -88,7 +88,8 @@ class DatabaseVerbs(Protocol):
         encoder : converts vectors to codes. ``"sign"``, ``"lsh"`` or ``"itq"`` is fitted now; or pass an encoder from
             :func:`whamming.fit_encoder` or :func:`whamming.load_encoder`.
         dim : number of components of a vector, 1 to 65,536. May be left out with ``train``.
-        train : sample of vectors ``[n, dim]`` to fit the encoder to. A client sends a random part of at most 12 MiB.
+        train : sample of vectors ``[n, dim]`` to fit the encoder to. A client sends a random part of at most 12 MiB, or
+            less if the server's ``--max-message-mb`` is below 13.
         seed : for the random choices of fitting.
         centre : whether to subtract the sample's mean from vectors. The default is True if there is a sample.
             ``"itq"`` always subtracts it.

@@ -84,7 +84,7 @@ class FitSize:
         sample = f"{self.rows} vectors" if self.rows else "vectors"
         raise InvalidArgumentError(
             f"fitting {self.kind} with {self.bits} bits to {sample} of {self.dim} components {needs}; the limit is "
-            f"{limit}: use {self._remedy(largest)}"
+            f"{limit}: use {self._remedy(largest)}, or whamming.fit_encoder(..., limits=None), which has no limits"
         )
 
     def _remedy(self, largest: Part) -> str:

@@ -54,6 +54,14 @@ def test_a_sample_is_reduced(server: ServerProcess) -> None:
         assert encoder.training.samples == (MIB - OVERHEAD) // (4 * 32)
 
 
+def test_a_sample_that_would_become_too_small_is_refused(server: ServerProcess) -> None:
+    sample = np.zeros((400, 1024), dtype=np.float32)  # a message has room for 255 of these vectors
+    with whamming.connect(server.address) as db:
+        with pytest.raises(InvalidArgumentError, match=r"400 vectors of 1024 .*1\.6 MiB.* 255 .*300 bits.* 301"):
+            db.create_index("learned", encoder="itq", bits=300, train=sample)
+        assert "learned" not in db.list_indexes()
+
+
 def test_an_encoder_that_is_too_large_is_refused_before_it_is_sent(server: ServerProcess) -> None:
     encoder = whamming.fit_encoder("lsh", bits=1024, dim=512)  # 2 MiB
     with whamming.connect(server.address) as db:

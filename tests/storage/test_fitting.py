@@ -253,7 +253,7 @@ def without_memory(rows: int, dim: int) -> NDArray[np.float32]:
             "itq",
             without_memory(65_000, 2048),
             2048,
-            "2048 bits .*takes about 4.. seconds; the limit is 60: use fewer bits",
+            "2048 bits .*takes about 4.. seconds; the limit is 60: use fewer bits.*limits=None",
         ),
         ("itq", without_memory(10**8, 256), 8, "100000000 vectors .* the limit is 60: use a smaller sample"),
         ("lsh", without_memory(10**8, 256), 64, "the limit is 60: use a smaller sample, or encoder = 'sign'"),

@@ -99,9 +99,20 @@ def _encoder_messages(
         rows, _ = as_vectors(train, dim, "the sample's vectors")
         most = max(1, size.room(SAMPLE_BYTES) // max(1, rows.shape[1] * rows.itemsize))
         if len(rows) > most:
+            _check_enough(encoder, bits, rows, most)
             rows = rows[np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
         settings.sample.CopyFrom(matrix(rows))
     return settings, b""
+
+
+def _check_enough(encoder: str, bits: int | None, rows: NDArray[Any], most: int) -> None:
+    """Refuse to send so small a part of a sample that the server could not fit the encoder to it."""
+    if encoder == "itq" and isinstance(bits, int) and most <= bits:
+        raise InvalidArgumentError(
+            f"train has {len(rows)} vectors of {rows.shape[1]} components, {_mib(rows.nbytes)}. A client can send "
+            f"{most} of them, and 'itq' with {bits} bits needs at least {bits + 1}: give vectors with fewer bytes per "
+            "component, or fit the encoder with whamming.fit_encoder and pass it as encoder"
+        )
 
 
 def _mib(size: int) -> str:
