@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -90,6 +91,7 @@ class Server:
         *,
         writer: str | None = None,
         also_listen: str | None = None,
+        on_health: Callable[[bool], None] | None = None,
     ) -> None:
         """Configure the server without starting it.
 
@@ -97,6 +99,8 @@ class Server:
         ``writer``: the address of the writer process. If given, this process opens the database for reading,
         handles the methods in READING, health checks and reflection itself, and forwards the methods in FORWARDED.
         ``also_listen``: a second address to listen on, for calls forwarded by other processes.
+        ``on_health``: called with True when this process finds a problem with its files, and with False when all are
+        solved.
         """
         self.config = config
         self.address = config.listen
@@ -104,8 +108,13 @@ class Server:
         self._given = database
         self._writer = writer
         self._also_listen = also_listen
+        self._on_health = on_health
         self._problems: list[str] = []
-        """Why health checks fail; empty if the server is healthy."""
+        """Problems with the files that this process has open. Health checks fail if there are any."""
+        self.others_fail = False
+        """Whether another process has found a problem. Health checks then fail here, too, within about a second."""
+        self._is_serving = True
+        """What health checks report."""
         memory = MessageMemory(config.max_message_mb << 20, config.receive_mb << 18, config.receive_mb << 20)
         self._clients = Clients(config.max_streams, config.max_client_streams, memory, config.first_message_seconds)
 
@@ -224,19 +233,22 @@ class Server:
     async def _check_files(self) -> None:
         """Let health checks fail while files of the database are lost."""
         problems = await asyncio.to_thread(file_problems, self._database)
-        if problems == self._problems:
-            return
-        for problem in problems:
-            log.error("not healthy: %s", problem)
-        if not problems:
-            log.info("healthy again")
-        self._problems = problems
-        await self._report_health()
+        if problems != self._problems:
+            for problem in problems:
+                log.error("not healthy: %s", problem)
+            if not problems:
+                log.info("healthy again")
+            self._problems = problems
+            if self._on_health is not None:
+                self._on_health(bool(problems))
+        if self._is_serving == bool(problems or self.others_fail):
+            self._is_serving = not self._is_serving
+            await self._report_health()
 
     async def _report_health(self) -> None:
         states = health_pb2.HealthCheckResponse
         for name in ("", *self._names):
-            await self._health.set(name, states.NOT_SERVING if self._problems else states.SERVING)
+            await self._health.set(name, states.SERVING if self._is_serving else states.NOT_SERVING)
 
     async def _do_housekeeping(self) -> None:
         """Periodically let go of old snapshots, look at the files, and release memory after many calls have ended.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import json
 import logging
@@ -25,6 +26,7 @@ from whamming.native import InvalidArgumentError, keep_memory
 from whamming.server.app import Server
 from whamming.server.config import Config
 from whamming.server.exposure import warnings_of
+from whamming.server.shared_health import FAILING, SharedHealth, line_of
 from whamming.server.socket_directory import socket_directory
 from whamming.storage import StorageError
 
@@ -65,7 +67,9 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(stop_signal, stopped.set)
     with contextlib.ExitStack() as made:
         socket = f"unix:{made.enter_context(socket_directory()) / 'writer'}" if config.workers > 1 else None
-        server = Server(config, also_listen=socket)
+        health = SharedHealth()
+        server = Server(config, also_listen=socket, on_health=lambda failing: health.report(0, failing))
+        health.follow(functools.partial(setattr, server, "others_fail"))
         readers: list[_Reader] = []
 
         def reload() -> None:
@@ -80,7 +84,7 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
             if socket is not None:
                 shared = dataclasses.replace(config, listen=server.address)
                 for number in range(1, config.workers):
-                    reader = _Reader(shared, socket, number)
+                    reader = _Reader(shared, socket, number, health)
                     readers.append(reader)
                     await running.enter_async_context(reader)
             for text in warnings_of(config):
@@ -92,11 +96,13 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
 class _Reader:
     """A reader process. It is restarted if it dies. Closing its standard input stops it."""
 
-    def __init__(self, config: Config, writer: str, number: int) -> None:
+    def __init__(self, config: Config, writer: str, number: int, health: SharedHealth) -> None:
         self._arguments = json.dumps({"config": dataclasses.asdict(config), "writer": writer}) + "\n"
         self._number = number
+        self._health = health
         self._is_ready = False
         """Whether it is ready. Before that, SIGHUP would kill it."""
+        health.follow(self._tell)
 
     async def __aenter__(self) -> None:
         await self._start()
@@ -116,6 +122,11 @@ class _Reader:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 self._process.send_signal(signal.SIGHUP)
 
+    def _tell(self, failing: bool) -> None:
+        """Tell the process whether any process has found a problem. One that is starting is told when it is ready."""
+        if self._is_ready and self._process.stdin is not None:
+            self._process.stdin.write(line_of(failing))
+
     async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-P", "-m", "whamming.server.serve")  # -P: no modules from the working directory
@@ -126,11 +137,17 @@ class _Reader:
         if not await self._process.stdout.readline():
             raise StorageError(f"server process {self._number} did not start; see its log messages above")
         self._is_ready = True
+        if self._health.fails:
+            self._tell(True)
 
     async def _watch(self) -> None:
         while True:
-            code = await self._process.wait()
+            assert self._process.stdout is not None
+            while line := await self._process.stdout.readline():  # until the process ends
+                self._health.report(self._number, line == FAILING)
             self._is_ready = False
+            code = await self._process.wait()
+            self._health.report(self._number, False)
             log.error("server process %d ended with exit code %d; restarting it", self._number, code)
             await self._restart()
 
@@ -155,11 +172,17 @@ async def _run_reader() -> None:
     arguments = json.loads(line)
     config = Config(**arguments["config"])
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    async with Server(config, writer=arguments["writer"]) as server:
+    async with Server(config, writer=arguments["writer"], on_health=lambda failing: _send(line_of(failing))) as server:
         loop.add_signal_handler(signal.SIGHUP, server.reload)
-        with contextlib.suppress(BrokenPipeError):  # the writer has died; then read() returns at once
-            os.write(sys.stdout.fileno(), b"ready\n")
-        await stdin.read()
+        _send(b"ready\n")
+        while line := await stdin.readline():
+            server.others_fail = line == FAILING
+
+
+def _send(line: bytes) -> None:
+    """Send a line to the writer."""
+    with contextlib.suppress(BrokenPipeError):  # the writer has died; standard input then ends, too
+        os.write(sys.stdout.fileno(), line)
 
 
 if __name__ == "__main__":

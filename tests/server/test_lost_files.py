@@ -18,6 +18,7 @@ from tests.clients.commands import run
 from tests.serving import ServerProcess, details_of, wait_until
 from whamming.storage import CorruptStoreError
 from whamming.v1.index_pb2 import GetIndexRequest
+from whamming.v1.search_pb2 import QueryBatch, SearchRequest
 
 CODES = np.random.default_rng(6).integers(0, 256, (3000, 8), dtype=np.uint8)
 
@@ -65,8 +66,7 @@ def test_lost_files_are_reported(happens: Callable[[Path], None], workers: int, 
                 assert details_of(caught.value).reason == "CORRUPT"
             more.upsert([1], CODES[:1])
             assert len(more) == 1, "other indexes are not affected"
-            if workers == 1:
-                wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.NOT_SERVING, "a failed check")
+            wait_until(lambda: health_of(stubs) == health_pb2.HealthCheckResponse.NOT_SERVING, "a failed check")
         wait_until(lambda: "not healthy: index 'docs': " in server.log(), "an error in the log")
         assert server.process.poll() is None, "it is still running"
         assert server.log().count("not healthy") <= workers, "it is logged once"
@@ -113,6 +113,36 @@ def test_the_command_drops_a_lost_index(tmp_path: Path) -> None:
         assert "drop the index" in listed.err
         dropped.ok()
         missing.refused(1, "no index docs")
+
+
+def health_of_all(server: ServerProcess) -> set[int]:
+    """Return the answers to checks on 12 connections, which the kernel distributes over the processes."""
+    answers = set()
+    for _ in range(12):
+        with server.stubs(**{"grpc.use_local_subchannel_pool": 1}) as stubs:  # a connection of its own
+            answers.add(health_of(stubs))
+    return answers
+
+
+@pytest.mark.parametrize("opened_by", ["the writer", "a reader or the writer"])
+def test_health_checks_of_all_processes_agree(opened_by: str, tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
+    with whamming.open(path) as database:
+        database.create_index("docs", 64).upsert(range(3000), CODES)
+    with ServerProcess(path, workers=3) as server:
+        with whamming.connect(server.address) as database:
+            database.index("docs")  # opens it in the writer
+        if opened_by != "the writer":
+            server.stop()
+            server.start()
+            with server.stubs() as stubs:  # the process of this connection opens it
+                query = QueryBatch(index="docs", query_ids=[1], codes=bytes(8), options={"k": 1})
+                assert next(stubs.search.Search(iter([SearchRequest(queries=query)]))).counts == [1]
+        assert health_of_all(server) == {health_pb2.HealthCheckResponse.SERVING}
+        (path / "docs").rename(elsewhere)
+        wait_until(lambda: health_of_all(server) == {health_pb2.HealthCheckResponse.NOT_SERVING}, "failed checks")
+        elsewhere.rename(path / "docs")
+        wait_until(lambda: health_of_all(server) == {health_pb2.HealthCheckResponse.SERVING}, "successful checks")
 
 
 def test_a_directory_that_was_moved_is_reported_until_it_is_back(tmp_path: Path) -> None:
