@@ -106,7 +106,7 @@ def _async_type(text: str) -> str:
 
 HEADS: Final = {
     "Database": """
-        class RemoteDatabase(DatabaseVerbs):
+        class RemoteDatabase(Unpicklable, DatabaseVerbs):
             '''A database on a server: named indexes. Use it in a ``with`` block, or call :meth:`close`. Thread-safe.'''
 
             def __init__(self, portal: Portal, database: aio.Database) -> None:
@@ -119,7 +119,7 @@ HEADS: Final = {
                 return f"Remote{self._database!r}"
         """,
     "Index": """
-        class RemoteIndex(IndexVerbs):
+        class RemoteIndex(Unpicklable, IndexVerbs):
             '''An index on a server. Thread-safe.'''
 
             def __init__(self, portal: Portal, index: aio.Index) -> None:
@@ -137,7 +137,7 @@ HEADS: Final = {
                 return self._index.closed
         """,
     "Search": """
-        class RemoteSearch(SearchVerbs):
+        class RemoteSearch(Unpicklable, SearchVerbs):
             '''A running search: an iterator of hits. Closing or garbage-collecting it stops it on the server.'''
 
             def __init__(self, portal: Portal, search: aio.Search) -> None:
@@ -197,6 +197,7 @@ def _blocking(classes: dict[str, ast.ClassDef], imports: list[ast.Import | ast.I
         "from whamming import aio",
         "from whamming.remote.portal import Portal, next_or_none, shared_portal",
         "from whamming.remote.tls import Tls",
+        "from whamming.storage.unpicklable import Unpicklable",
         "from whamming.storage.verbs import DatabaseVerbs, IndexVerbs, SearchVerbs, verb",
     ]
     return _module(head, imports, extra, "\n\n\n".join(body))

@@ -27,11 +27,13 @@ _MAX_THREADS: Final = 256
 
 
 def as_whole(name: str, value: int) -> int:
-    """Convert a Python or numpy integer to ``int``."""
+    """Convert a Python or numpy integer to ``int``. Booleans are refused: they are usually a mistake."""
     try:
-        return operator.index(value)
+        if not isinstance(value, bool | np.bool_):
+            return operator.index(value)
     except TypeError:
-        raise InvalidArgumentError(f"{name} = {value!r}; it must be a whole number") from None
+        pass
+    raise InvalidArgumentError(f"{name} = {value!r}; it must be a whole number")
 
 
 def check_flag(name: str, value: bool) -> bool:
@@ -42,9 +44,9 @@ def check_flag(name: str, value: bool) -> bool:
 
 
 def is_number(value: float) -> bool:
-    """Return whether a value is a number that fits a double, and not NaN."""
+    """Return whether a value is a number that fits a double, and not NaN. Booleans are not numbers."""
     try:
-        return not math.isnan(value)
+        return not isinstance(value, bool | np.bool_) and not math.isnan(value)
     except (TypeError, OverflowError):
         return False
 

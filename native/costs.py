@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native._engine import ffi, lib
 from whamming.native.arguments import SUM_BYTES, as_whole
+from whamming.native.doubles import LARGEST_WHOLE, as_doubles
 from whamming.native.errors import InvalidArgumentError, check
 
 MAX_BITS: Final[int] = lib.WH_MAX_BITS
@@ -58,10 +59,15 @@ def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uin
 
 
 def as_numbers(values: ArrayLike, what: str) -> NDArray[Any]:
-    """Convert to a contiguous array for the engine: float32 is kept, other types become float64."""
+    """Convert to a contiguous array for the engine: float32 is kept, other types become float64.
+
+    Nothing is rounded: a number that no double represents is refused.
+    """
     array = as_array(values, what)
     if array.dtype not in _NUMBERS:
-        array = as_array(array, what, _DOUBLE)
+        array = as_doubles(array, what)
+    elif isinstance(values, list | tuple) and np.any(np.abs(array) >= LARGEST_WHOLE):  # numpy has rounded the integers
+        array = as_doubles(np.asarray(values, dtype=object), what)
     return np.ascontiguousarray(array) if array.ndim else array
 
 

@@ -54,6 +54,7 @@ from whamming.storage.storage_errors import (
 )
 from whamming.storage.store.protocol import Progress, VerifyReport, backend, share_of
 from whamming.storage.stored_index import StoredIndex
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.vectors.encoder_file import ENCODER_FILE, read_encoder
 from whamming.storage.vectors.encoders import Encoder, Kind, check_encoder
 from whamming.storage.vectors.fitting import encoder_for_index
@@ -85,16 +86,16 @@ def open_database(
     create : create the directory if it does not exist; if False, raise :class:`NotFoundError` instead.
     """
     check_choice("mode", mode, ("w", "r"))
+    check_path(path)
     if str(path) == MEMORY:
         if mode == "r":
             raise InvalidArgumentError("mode = 'r' with ':memory:'; a new database has nothing to read: use mode='w'")
         return Database(None, store or "ram", read_only=False)
-    check_path(str(path))
     store_kind = prepare(Path(path), mode, create, store)
     return Database(Path(path), store_kind, read_only=mode == "r", wait=wait)
 
 
-class Database(DatabaseVerbs):
+class Database(Unpicklable, DatabaseVerbs):
     """Named indexes. Use it in a ``with`` block, or call :meth:`close`. Any number of threads may use it at once.
 
     ``_closing`` is held while the database is being closed. ``open_indexes.py`` describes the other locks.

@@ -51,19 +51,24 @@ RESERVED: Final = (MARK, _LOCK)
 DEFAULT_STORE: Final = "lmdb"
 
 Mode = Literal["w", "r"]
+MEMORY: Final = ":memory:"
+"""The path of a database in memory."""
 
 
-def check_path(path: str) -> None:
-    """Refuse a path that looks like a server's address or a misspelt ``:memory:``, unless it exists."""
-    if Path(path).exists():
+def check_path(path: str | Path) -> None:
+    """Refuse what is not a path, and, unless it exists, what looks like an address or a misspelt ``:memory:``."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"path = {path!r}; it must be a directory, or {MEMORY!r}")
+    if Path(text).exists():
         return
-    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
+    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", text):
         raise InvalidArgumentError(
-            f"{path} looks like the address of a server; connect to it with whamming.connect, or write ./{path} for a "
+            f"{text} looks like the address of a server; connect to it with whamming.connect, or write ./{text} for a "
             "directory of that name"
         )
-    if re.fullmatch(r":[^/]*:", path):
-        raise InvalidArgumentError(f"{path} is not {MEMORY}; write ./{path} for a directory of that name")
+    if re.fullmatch(r":[^/]*:", text) and text != MEMORY:
+        raise InvalidArgumentError(f"{text} is not {MEMORY}; write ./{text} for a directory of that name")
 
 
 def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Budget, Costs, Hit, InvalidArgumentError, Stats
-from whamming.native.costs import as_array, as_codes
+from whamming.native.costs import as_array, as_codes, as_numbers
 from whamming.native.display import counted
 from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import ClosedError
 from whamming.storage.store.snapshot import Snapshot
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.verbs import SearchVerbs, verb
 
 
@@ -38,7 +39,7 @@ class SearchCursor(Protocol):
         """Free the resources of the search."""
 
 
-class Search(SearchVerbs):
+class Search(Unpicklable, SearchVerbs):
     """A search: an iterator of hits. Use it in a ``with`` block, or let it go out of scope."""
 
     def __init__(self, snapshot: Snapshot, cursor: SearchCursor) -> None:
@@ -111,7 +112,7 @@ def make_costs(
     packed = as_array(code, "query codes")
     single = packed.ndim == 1
     codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
-    given = np.ones(settings.bits) if weights is None else as_array(weights, "weights", np.float64)
+    given = np.ones(settings.bits) if weights is None else as_numbers(weights, "weights")
     if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
         raise InvalidArgumentError(
             f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"

@@ -25,6 +25,7 @@ from whamming.storage.storage_errors import ClosedError, NoEncoderError, Storage
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.storage.vectors.encoder_file import ENCODER_FILE, read_encoder
 from whamming.storage.vectors.encoders import Encoder, Form
@@ -33,7 +34,7 @@ from whamming.storage.vectors.steps import Steps, finish
 from whamming.storage.verbs import IndexVerbs, verb
 
 
-class StoredIndex(IndexVerbs):
+class StoredIndex(Unpicklable, IndexVerbs):
     """An index of a database. Any number of threads may use it at once."""
 
     def __init__(

@@ -26,6 +26,7 @@ from whamming.storage.reranking import Rerank
 from whamming.storage.settings import BitOrder, Durability, IndexSettings, KeptVectors, Metric
 from whamming.storage.store.protocol import Progress, StoreStats, VerifyReport
 from whamming.storage.store.snapshot import Items, Snapshot
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.vectors.encoders import Encoder, Form, Kind
 from whamming.storage.verbs import DatabaseVerbs, IndexVerbs, SearchVerbs, verb
 
@@ -54,7 +55,7 @@ def connect(
     )
 
 
-class RemoteDatabase(DatabaseVerbs):
+class RemoteDatabase(Unpicklable, DatabaseVerbs):
     """A database on a server: named indexes. Use it in a ``with`` block, or call :meth:`close`. Thread-safe."""
 
     def __init__(self, portal: Portal, database: aio.Database) -> None:
@@ -144,7 +145,7 @@ class RemoteDatabase(DatabaseVerbs):
         self._portal.close(self._database.close())
 
 
-class RemoteIndex(IndexVerbs):
+class RemoteIndex(Unpicklable, IndexVerbs):
     """An index on a server. Thread-safe."""
 
     def __init__(self, portal: Portal, index: aio.Index) -> None:
@@ -325,7 +326,7 @@ class RemoteIndex(IndexVerbs):
         self._portal.close(self._index.close())
 
 
-class RemoteSearch(SearchVerbs):
+class RemoteSearch(Unpicklable, SearchVerbs):
     """A running search: an iterator of hits. Closing or garbage-collecting it stops it on the server."""
 
     def __init__(self, portal: Portal, search: aio.Search) -> None:

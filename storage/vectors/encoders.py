@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Costs, InvalidArgumentError
-from whamming.native.costs import as_array, check_bits, shortened
+from whamming.native.costs import as_numbers, check_bits, shortened
 from whamming.storage.files.records import checked, with_checksum
 from whamming.storage.files.regular import read_small
 from whamming.storage.files.temporary import replacing
@@ -293,7 +293,7 @@ class Encoder:
             return shortened((projected[..., None] - expected) ** 2)
         if chosen == "inner":
             return shortened(np.stack([np.maximum(projected, 0.0), np.maximum(-projected, 0.0)], axis=-1))
-        each = np.ones(self.bits) if weights is None else as_array(weights, "weights", np.float64)
+        each = np.ones(self.bits) if weights is None else as_numbers(weights, "weights").astype(np.float64)
         if each.shape != (self.bits,):
             raise InvalidArgumentError(f"weights have shape {each.shape}; give one per bit, [{self.bits}]")
         ones = projected > 0

@@ -7,7 +7,6 @@ for these codes. So each round brings the projections closer to the corners of a
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
+from whamming.native.arguments import as_whole
 from whamming.native.costs import check_bits
 from whamming.storage.settings import check_choice
 from whamming.storage.vectors.arrays import as_vectors, blocks, check_dim
@@ -110,13 +110,9 @@ def check_fit(
 ) -> FitRequest:
     """Check the arguments of :func:`fit`, except for the values in the sample and the limits."""
     check_choice("encoder", kind, get_args(Kind))
-    try:
-        seed = operator.index(seed)
-        bits = bits if bits is None else operator.index(bits)
-    except TypeError:
-        raise InvalidArgumentError(f"bits = {bits!r}, seed = {seed!r}; they must be integers") from None
-    if seed < 0:
-        raise InvalidArgumentError(f"seed = {seed}; it must be at least 0")
+    seed = check_seed(seed)
+    bits = bits if bits is None else as_whole("bits", bits)
+    rounds = as_whole("rounds", rounds)
     if rounds < 0:
         raise InvalidArgumentError(f"rounds = {rounds}; it must be at least 0")
     rows = None if sample is None else _as_sample(sample, dim)
@@ -135,6 +131,14 @@ def check_fit(
         )
     rotated = min(vectors, MAX_ROTATED, max(ROTATED_PER_BIT * count, ROTATED_PRODUCTS // count**2))
     return FitRequest(FitSize(kind, vectors, width, count, rotated, rounds), rows, seed, centred)
+
+
+def check_seed(seed: int) -> int:
+    """Return the seed if it is valid. Raises InvalidArgumentError."""
+    whole = as_whole("seed", seed)
+    if not 0 <= whole < 2**64:
+        raise InvalidArgumentError(f"seed = {whole}; it must be 0 to {2**64 - 1}")
+    return whole
 
 
 def fit_checked(request: FitRequest) -> Encoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,22 @@ def test_open_refuses_the_address_of_a_server(path: str, tmp_path: Path, monkeyp
         database.create_index("docs", 8)
     with whamming.open(path) as database:
         assert database.list_indexes() == ["docs"], "an existing directory is opened"
+
+
+@pytest.mark.parametrize("path", [None, 7, b"data", ["data"]])
+def test_open_takes_only_paths(path: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"path = .*directory"):
+        whamming.open(path)
+
+
+def test_databases_cannot_be_pickled_and_say_what_to_do(server: ServerProcess) -> None:
+    with whamming.open() as local, whamming.connect(server.address) as remote:
+        local.create_index("docs", 8)
+        for database in (local, remote):
+            docs = database.index("docs")
+            for thing in (database, docs, docs.search(np.zeros(1, dtype=np.uint8))):
+                with pytest.raises(TypeError, match=r"cannot be pickled.*pass the path or the address"):
+                    pickle.dumps(thing)
 
 
 # -- connecting -------------------------------------------------------------------------------------------------------

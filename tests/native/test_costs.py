@@ -320,3 +320,58 @@ def test_query_codes_must_be_packed_bytes(dtype: type) -> None:
 def test_invalid_argument_error_is_a_value_error_and_a_whamming_error() -> None:
     assert issubclass(InvalidArgumentError, ValueError)
     assert issubclass(InvalidArgumentError, WhammingError)
+
+
+# -- numbers of other types --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([1, 2**53, 2**53 + 2, -(2**63)]),
+        np.array([0, 2**63, 2**64 - 2048, 7], dtype=np.uint64),
+        np.array([0.5, 1, 2, 3], dtype=np.longdouble),
+        np.array([0.5, 1, 2, 3], dtype=np.float16),
+        np.array([True, False, True, True]),
+        [Fraction(1, 2), 3, 2**60, 4],
+        [np.int64(3), 2.5, 2**60, np.float32(0.1)],
+    ],
+    ids=str,
+)
+def test_numbers_that_doubles_represent_are_taken_as_they_are(weights: list[float]) -> None:
+    costs = Costs.weights(np.zeros(1, dtype=np.uint8), weights)
+    expected = Costs.weights(np.zeros(1, dtype=np.uint8), [float(weight) for weight in weights])
+    for name in ("deltas", "rests", "optimum", "scales"):
+        assert (getattr(costs, name) == getattr(expected, name)).all()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1, 2**53 + 1],
+        [0.5, -(2**53) - 1],
+        [0.5, np.int64(2**53 + 1)],
+        (1, 10**400),
+        np.array([1, 2**53 + 1]),
+        np.array([1, 2**64 - 1], dtype=np.uint64),
+        np.array([1, 1 + np.finfo(np.longdouble).eps], dtype=np.longdouble),
+        np.array([1, 10], dtype=np.longdouble) ** 400,
+        [1, Fraction(1, 3)],
+    ],
+    ids=str,
+)
+def test_numbers_that_a_double_would_round_are_refused(weights: list[float]) -> None:
+    if getattr(weights, "dtype", None) == np.longdouble == np.float64:
+        pytest.skip("long double is double")
+    with pytest.raises(InvalidArgumentError, match=r"weights have .* at \[1\], which no double represents.*scale"):
+        Costs.weights(np.zeros(1, dtype=np.uint8), weights)
+
+
+@pytest.mark.parametrize(
+    "weights", [["1", "2"], [1j, 1], [None, 1], [b"1", b"2"], np.array(["2020"], "M8[Y]")], ids=str
+)
+def test_what_is_not_a_real_number_is_refused(weights: list[float]) -> None:
+    with pytest.raises(InvalidArgumentError, match="weights are not an array of real numbers"):
+        Costs.weights(np.zeros(1, dtype=np.uint8), weights)
+    with pytest.raises(InvalidArgumentError, match="costs are not an array of real numbers"):
+        Costs.table([weights])

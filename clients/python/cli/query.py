@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from whamming.cli.parser import FailureError, UsageError, listed, whole
 from whamming.cli.target import AnyIndex
 from whamming.native import InvalidArgumentError
+from whamming.native.costs import as_numbers
 from whamming.storage import Form, IndexSettings, KeptVectors, Rerank, read_codes, read_vectors
 from whamming.storage.storage_errors import from_system
 from whamming.storage.transfer.numpy_files import map_npy
@@ -218,7 +219,7 @@ def _read_costs(path: str, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
     if not np.isfinite(values).all():
         bit = int(np.argwhere(~np.isfinite(values))[0][0])
         raise InvalidArgumentError(f"{path}: the cost of bit {bit} is not finite; costs must be finite numbers")
-    return values.astype(np.float64)
+    return as_numbers(values, f"costs in {path}")
 
 
 def _load(path: str) -> NDArray[Any]:

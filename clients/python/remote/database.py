@@ -19,6 +19,7 @@ from whamming.remote.session import Session
 from whamming.remote.status import local_only
 from whamming.storage import BitOrder, Durability, Encoder, IndexInfo, KeptVectors, Kind, Metric, VerifyReport
 from whamming.storage.store.protocol import Progress
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.verbs import verb
 from whamming.v1 import index_pb2
 from whamming.v1.index_pb2_grpc import IndexServiceStub
@@ -27,7 +28,7 @@ from whamming.v1.search_pb2_grpc import SearchServiceStub
 from whamming.wire.descriptions import info_of, settings_of
 
 
-class Database(AsyncDatabaseVerbs):
+class Database(Unpicklable, AsyncDatabaseVerbs):
     """Named indexes on a server. Use it in an ``async with`` block, or call :meth:`close`.
 
     Only one event loop may use it.

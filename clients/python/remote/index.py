@@ -36,6 +36,7 @@ from whamming.storage import (
 )
 from whamming.storage.items.rows import as_ids
 from whamming.storage.store.protocol import Progress
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.verbs import verb
 from whamming.v1 import index_pb2
 from whamming.wire.columns import payload_list_of
@@ -50,7 +51,7 @@ GET_BYTES: Final = 2 << 20
 """Size of the ids and codes that one ``Get`` may return. The server's limit, with payloads, is 3 MiB."""
 
 
-class Index(AsyncIndexVerbs):
+class Index(Unpicklable, AsyncIndexVerbs):
     """One index on a server. Only one event loop may use it."""
 
     def __init__(self, database: Database, name: str, settings: IndexSettings) -> None:

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
-from whamming.native.arguments import as_whole, check_flag
+from whamming.native.arguments import check_flag
 from whamming.native.costs import as_array
 from whamming.remote.message_size import REQUEST_BYTES, MessageSize
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
 from whamming.storage.items.rows import as_ids
 from whamming.storage.store.scanning import check_scan
-from whamming.storage.vectors.arrays import as_vectors
+from whamming.storage.vectors.arrays import as_vectors, check_dim
+from whamming.storage.vectors.fitting import check_seed
 from whamming.v1 import index_pb2, item_pb2
 from whamming.wire.columns import id_column, matrix, payload_column
 from whamming.wire.descriptions import settings_message
@@ -90,8 +91,8 @@ def _encoder_messages(
         return None, data
     settings = index_pb2.EncoderSettings(
         kind=ENCODER_KINDS.number("encoder", encoder),
-        dimension=0 if dim is None else as_whole("dim", dim),
-        seed=as_whole("seed", seed),
+        dimension=0 if dim is None else check_dim(dim),
+        seed=check_seed(seed),
     )
     if centre is not None:
         settings.centred = check_flag("centre", centre)

@@ -19,6 +19,7 @@ from whamming.remote.retries import Retries
 from whamming.remote.session import Inbox, Session
 from whamming.remote.status import local_only
 from whamming.storage import ClosedError
+from whamming.storage.unpicklable import Unpicklable
 from whamming.storage.verbs import verb
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column
@@ -42,7 +43,7 @@ class Connection:
     message_size: MessageSize = field(default_factory=MessageSize)
 
 
-class Search(AsyncSearchVerbs):
+class Search(Unpicklable, AsyncSearchVerbs):
     """A running search: an asynchronous iterator of hits. Closing or garbage-collecting it stops it on the server."""
 
     _inbox: Inbox | None = None

@@ -128,6 +128,50 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         InvalidArgumentError,
         "seconds=-1.*positive",
     ),
+    "negative seed": (
+        lambda db, _: db.create_index("x", 8, encoder="lsh", dim=8, seed=-1),
+        InvalidArgumentError,
+        "seed = -1; .* 0 to 18446744073709551615",
+    ),
+    "large seed": (
+        lambda db, _: db.create_index("x", 8, encoder="lsh", dim=8, seed=2**64),
+        InvalidArgumentError,
+        "seed = 18446744073709551616; .* 0 to",
+    ),
+    "negative dim": (
+        lambda db, _: db.create_index("x", 8, encoder="lsh", dim=-1),
+        InvalidArgumentError,
+        "dim = -1; .* 1 to 65536",
+    ),
+    "bits of truth": (lambda db, _: db.create_index("x", True), InvalidArgumentError, "bits = True; .*whole"),
+    "true k": (lambda _, i: list(i.search(ZERO, k=True)), InvalidArgumentError, "k = True; .*whole"),
+    "true k of many": (lambda _, i: i.search_batch(ZEROS, k=np.True_), InvalidArgumentError, "k = .*True.*; .*whole"),  # type: ignore[arg-type]
+    "true radius": (lambda _, i: list(i.search(ZERO, radius=True)), InvalidArgumentError, "radius = True; .*number"),
+    "weights as text": (
+        lambda _, i: list(i.search(ZERO, weights=["1"] * 13)),
+        InvalidArgumentError,
+        "weights .*real numbers.*'1'",
+    ),
+    "complex weights": (
+        lambda _, i: list(i.search(ZERO, weights=np.full(13, 1 + 2j))),
+        InvalidArgumentError,
+        "weights .*real numbers.*2j",
+    ),
+    "huge weights": (
+        lambda _, i: list(i.search(ZERO, weights=[10**400] * 13)),
+        InvalidArgumentError,
+        "weights have an integer of 1329 bits at .0.*no double.*scale",
+    ),
+    "weights that a double rounds": (
+        lambda _, i: i.search_batch(ZEROS, weights=np.array([1] * 12 + [2**53 + 1])),
+        InvalidArgumentError,
+        r"weights have 9007199254740993 at \[12\].*no double.*nearest is 9007199254740992",
+    ),
+    "costs that a double rounds": (
+        lambda _, i: list(i.search(table=[[0.5, 2**53 + 1]] * 13)),
+        InvalidArgumentError,
+        r"costs have 9007199254740993 at \[0, 1\]",
+    ),
     "weights of others": (
         lambda _, i: i.search_batch(ZEROS, np.ones((3, 13))),
         InvalidArgumentError,
