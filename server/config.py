@@ -17,9 +17,20 @@ from whamming.native import InvalidArgumentError
 PREFIX: Final = "WHAMMING_"
 """The prefix of environment variables: ``max_k`` is read from ``WHAMMING_MAX_K``."""
 OTHER_VARIABLES: Final = frozenset(
-    PREFIX + name for name in ("SERVER", "DEBUG", "CASES", "SEED", "DAMAGE", "TEST_ALLOCATOR")
+    PREFIX + name
+    for name in (
+        "SERVER",
+        "DEBUG",
+        "CASES",
+        "SEED",
+        "DAMAGE",
+        "TEST_ALLOCATOR",
+        "BENCH_CACHE",
+        "RECORD_LOG",
+        "RECORD_ROOT",
+    )
 )
-"""Other variables with this prefix, used by the command line and the tests."""
+"""Other variables with this prefix, used by the command line, the tests and the benchmarks."""
 _KINDS: Final = {int: "a whole number", float: "a number", str: "a string in quotes"}
 
 
@@ -32,6 +43,8 @@ class OptionError(InvalidArgumentError):
         self.option = option
         self.value = value
         self.rule = rule
+        self.is_flag = given.startswith("--")
+        """Whether the value is from the command line."""
 
 
 def _option(default: Any, text: str, least: float | None = None, most: float | None = None) -> Any:
@@ -80,6 +93,9 @@ class Config:
         if self.receive_mb < 4 * self.max_message_mb:
             rule = f"it must be at least four times max_message_mb, {4 * self.max_message_mb}"
             raise OptionError("receive_mb", self.receive_mb, rule)
+        if self.workers > 1 and self.data == ":memory:":
+            rule = "processes cannot share an in-memory database; give a directory as data, or use one worker"
+            raise OptionError("workers", self.workers, rule)
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
             raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")

@@ -22,7 +22,7 @@ from typing import Final
 
 import uvloop
 
-from whamming.native import InvalidArgumentError, keep_memory
+from whamming.native import keep_memory
 from whamming.server.app import Server
 from whamming.server.config import Config
 from whamming.server.exposure import warnings_of
@@ -41,10 +41,6 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
 
     SIGHUP reloads the certificates. A terminal also sends SIGHUP when it is closed; the server keeps running.
     """
-    if config.workers > 1 and config.data == ":memory:":
-        raise InvalidArgumentError(
-            f"{config.workers} workers cannot share an in-memory database; give --data DIR, or use one worker"
-        )
     _tune_process()
     uvloop.run(_serve(config, announce))
 

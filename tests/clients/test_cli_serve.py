@@ -130,6 +130,19 @@ def test_an_unknown_environment_variable_is_reported(tmp_path: Path) -> None:
     (line,) = done.err.splitlines()
     assert " WARNING " in line
     assert "WHAMMING_MAX_KK" in line
+    with start(*SERVE, "--data", tmp_path / "data", "--log-level", "error", env=variables) as process:
+        listening(process)
+        process.send_signal(signal.SIGTERM)
+        done = finish(process)
+    assert "WHAMMING_MAX_KK" in done.err
+    variables = environment(WHAMMING_BENCH_CACHE="cache", WHAMMING_SEED="1")
+    assert run("serve", "--show-config", env=variables).ok()
+
+
+def test_an_invalid_variable_is_a_failure_and_an_invalid_flag_a_usage_error() -> None:
+    variables = environment(WHAMMING_MAX_K="0")
+    run("serve", env=variables).refused(1, "WHAMMING_MAX_K=0", "1 to")
+    run("serve", "--max-k", "0", env=variables).refused(2, "--max-k 0", "1 to")
 
 
 def test_the_environment_names_the_server(cli: Cli, cli_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +201,8 @@ def test_refused_server_options(cli: Cli, cli_server: str, tmp_path: Path) -> No
         )
         process.send_signal(signal.SIGTERM)
         assert finish(process).ok()
-    cli("serve", "--listen", "7777").refused(1, "--listen", "7777", "HOST:PORT")
-    cli("serve", "--max-k", "0").refused(1, "--max-k", "0", "1 to")
+    cli("serve", "--listen", "7777").refused(2, "--listen", "7777", "HOST:PORT")
+    cli("serve", "--max-k", "0").refused(2, "--max-k", "0", "1 to")
     cli("serve", "--max-k", "many").refused(2, "--max-k", "many", "whole number")
     cli("serve", "--config", tmp_path / "none.toml").refused(1, "none.toml")
     (tmp_path / "bad.toml").write_text("max_q = 1")

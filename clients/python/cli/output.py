@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from whamming.cli.parser import UsageError
+from whamming.cli.parser import FailureError, UsageError
 
 
 def say(text: str) -> None:
@@ -104,7 +104,7 @@ def progress_bar(doing: str) -> Iterator[Callable[[float], None]]:
 def check_new(file: str, overwrite: bool) -> None:
     """Fail if the file exists, unless ``overwrite``."""
     if not overwrite and Path(file).exists():
-        raise UsageError(f"{file} already exists; choose another name, or pass --overwrite to replace it")
+        raise FailureError(f"{file} already exists; choose another name, or pass --overwrite to replace it")
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

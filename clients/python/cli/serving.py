@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
 from whamming.cli.output import note, say, say_json
-from whamming.cli.parser import Commands, Parser, add_json, any_number, any_whole
+from whamming.cli.parser import Commands, Parser, UsageError, add_json, any_number, any_whole
 from whamming.cli.target import busy
 from whamming.storage import WriterBusyError
 
@@ -58,10 +58,15 @@ def _add_options(parser: Parser) -> None:
 
 
 def serve(args: argparse.Namespace) -> None:
-    from whamming.server.config import Config, load, unknown_variables
+    from whamming.server.config import Config, OptionError, load, unknown_variables
 
     flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
-    config, settings = load(flags, Path(args.config) if args.config is not None else None)
+    try:
+        config, settings = load(flags, Path(args.config) if args.config is not None else None)
+    except OptionError as error:
+        if error.is_flag:
+            raise UsageError(str(error)) from error
+        raise
     if args.show_config and args.json:
         say_json({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
     elif args.show_config:
@@ -84,7 +89,7 @@ def _serve(config: Config, warnings: list[str]) -> None:
 
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for text in warnings:
-        log.warning(text)
+        (log.warning if log.isEnabledFor(logging.WARNING) else note)(text)
     try:
         run(config, lambda address: say(f"listening on {address}"))
     except WriterBusyError as error:
