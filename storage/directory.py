@@ -51,8 +51,6 @@ RESERVED: Final = (MARK, _LOCK)
 DEFAULT_STORE: Final = "lmdb"
 
 Mode = Literal["w", "r"]
-MEMORY: Final = ":memory:"
-"""The path of a database in memory."""
 
 
 def check_path(path: str | Path) -> None:
