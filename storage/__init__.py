@@ -9,7 +9,7 @@
 [(7, 0.0), (9, 1.0)]
 """
 
-from whamming.storage.database import Database, open_database, restore
+from whamming.storage.database import Database, open_database
 from whamming.storage.directory import Mode
 from whamming.storage.index_info import IndexInfo
 from whamming.storage.items.payloads import Payloads
@@ -17,6 +17,7 @@ from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.segment import SEGMENT_ARRAYS, Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_factor, read_queries
+from whamming.storage.restoring import restore
 from whamming.storage.search import Search, make_costs
 from whamming.storage.settings import (
     BitOrder,

@@ -394,7 +394,8 @@ class Database(Unpicklable, DatabaseVerbs):
                 f"the index {name!r} already exists but cannot be used: {error}; {remedy}, or choose another name"
             ) from error
         if index.settings != wanted:
-            raise AlreadyExistsError(f"the index {name!r} already exists, with {index.settings}")
+            found = f"{index.settings}" if wanted is None else index.settings.differences(wanted)
+            raise AlreadyExistsError(f"the index {name!r} already exists, with {found}")
         return index
 
     def _discard(self, name: str) -> None:
@@ -433,17 +434,3 @@ def existing_encoder(
     if found is None or found.kind != encoder or bits not in (None, found.bits) or dim not in (None, found.dim):
         return None
     return found
-
-
-def restore(source: str | Path, target: str | Path, progress: Progress | None = None) -> None:
-    """Copy a backup, or any database that nobody is writing to, to a new directory.
-
-    Every byte of the source is verified first. If an index is damaged, nothing is copied and :class:`StorageError` is
-    raised. ``progress`` is called from time to time with the fraction verified, 0.0 to 1.0.
-    """
-    with open_database(source, mode="r") as database:
-        check_target(Path(target), database.path)
-        for name, report in database.verify(progress).items():
-            if not report.ok:
-                raise StorageError(f"index {name!r} of {source} is damaged: {report.problems[0]}; nothing was restored")
-        database.backup(target)

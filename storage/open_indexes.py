@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from whamming.native import WhammingError
 from whamming.storage.directory import is_at
 from whamming.storage.process_limits import max_open_indexes
-from whamming.storage.storage_errors import ClosedError, ProcessLimitError
+from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, ProcessLimitError
 from whamming.storage.store.protocol import Backend, Store
 from whamming.storage.stored_index import StoredIndex
 
@@ -127,7 +127,7 @@ class OpenIndexes:
         with self.locked(index.name):
             if not index.is_open:
                 if index.closed or self._idle.get(index.name) is not index:
-                    raise ClosedError("the index is closed; open it again with Database.index")
+                    raise ClosedError(DROPPED if index.dropped else CLOSED)
                 self._reopen(index)
         self.make_room()
 

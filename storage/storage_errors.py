@@ -33,6 +33,9 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error codes of a full disk, an exceeded quota, and an exceeded limit on the size of a file."""
 
 
+CLOSED: Final = "the index is closed; open it again with Database.index"
+DROPPED: Final = "the index was dropped; if it has been created again, open it with Database.index"
+
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
 """Error codes of too many open files, of the process or of the machine."""
 

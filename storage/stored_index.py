@@ -21,7 +21,7 @@ from whamming.storage.items.write_batch import WriteBatch, check_batch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.search import Search, make_costs
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.storage_errors import ClosedError, NoEncoderError, StorageError
+from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
@@ -59,6 +59,8 @@ class StoredIndex(Unpicklable, IndexVerbs):
         self._reopen = reopen
         self.closed = False
         """Whether :meth:`close` was called."""
+        self.dropped = False
+        """Whether :meth:`abandon` was called."""
         self._closing = threading.Lock()
         self._lock = threading.Lock()
         self._uses = 0
@@ -70,7 +72,7 @@ class StoredIndex(Unpicklable, IndexVerbs):
         """The store. If it was closed for being idle, it is opened again."""
         while (store := self._store) is None:
             if self.closed or self._reopen is None:
-                raise ClosedError("the index is closed; open it again with Database.index")
+                raise ClosedError(DROPPED if self.dropped else CLOSED)
             self._reopen(self)
         return store
 
@@ -118,12 +120,12 @@ class StoredIndex(Unpicklable, IndexVerbs):
         """Use a store that was opened after :meth:`pause`. If it has another index, closes it and raises an error."""
         try:
             if store.settings != self._settings:
-                raise ClosedError("the index was dropped; open it again with Database.index")
+                raise ClosedError(DROPPED)
             self.read_encoder()
             with self._lock:
                 self._store = store
             if self.closed:
-                raise ClosedError("the index is closed; open it again with Database.index")
+                raise ClosedError(DROPPED if self.dropped else CLOSED)
         except BaseException:
             store.close()
             raise
@@ -424,7 +426,7 @@ class StoredIndex(Unpicklable, IndexVerbs):
 
     def abandon(self) -> None:
         """Stop soon and save nothing more, because the index was dropped. Call :meth:`close` afterwards."""
-        self.closed = True
+        self.closed = self.dropped = True
         abandon: Callable[[], None] | None = getattr(self._store, "abandon", None)
         if abandon is not None:
             abandon()

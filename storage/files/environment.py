@@ -14,7 +14,7 @@ import lmdb
 
 from whamming.storage.files.locks import PRIVATE_FILE, try_lock, unlock
 from whamming.storage.process_limits import LARGE_MAP, LARGE_MAPS, LEAST_MAP, SMALL_FILE, SMALL_MAP
-from whamming.storage.storage_errors import ClosedError, StorageError, WriterBusyError
+from whamming.storage.storage_errors import CLOSED, ClosedError, StorageError, WriterBusyError
 
 MAX_READERS: Final = 1022
 _LOCK_BYTES: Final = 64 << 10
@@ -115,7 +115,7 @@ class Environment:
         user = object()
         with self._lock:
             if self._closed:
-                raise ClosedError("the index is closed; open it again with Database.index")
+                raise ClosedError(CLOSED)
             self.hold(user)
         try:
             yield self.env

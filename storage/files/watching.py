@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from whamming.storage.files.lmdb_errors import translated
-from whamming.storage.storage_errors import ClosedError, CorruptStoreError
+from whamming.storage.storage_errors import CLOSED, ClosedError, CorruptStoreError
 
 _REMEDY: Final = "drop the index, or close it (stop the server) and restore a backup"
 
@@ -61,7 +61,7 @@ class FileWatch:
             return os.fstat(self._data.fileno())
         except (OSError, ValueError) as error:
             if self._data.closed:  # by another thread
-                raise ClosedError("the index is closed; open it again with Database.index") from None
+                raise ClosedError(CLOSED) from None
             raise translated(error, self._path) from error
 
 

@@ -32,7 +32,7 @@ from whamming.storage.items.rows import Rows
 from whamming.storage.items.segment import Segment
 from whamming.storage.items.write_batch import WriteBatch
 from whamming.storage.settings import Durability
-from whamming.storage.storage_errors import ClosedError, ReadOnlyError, StorageError, preferring
+from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, ReadOnlyError, StorageError, preferring
 from whamming.storage.store import maintenance
 from whamming.storage.store.background import BackgroundTask, at_low_priority, background_threads, checking
 from whamming.storage.store.contents import Change, Contents
@@ -439,7 +439,7 @@ class SegmentedStore:
 
     def _check_open(self) -> None:
         if self._closed or self._abandoned:
-            raise ClosedError("the index is closed; open it again with Database.index")
+            raise ClosedError(DROPPED if self._abandoned else CLOSED)
 
     def _check_writable(self) -> None:
         self._check_open()

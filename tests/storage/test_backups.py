@@ -116,7 +116,7 @@ def test_a_backup_is_restored_to_a_new_directory(disk: Place) -> None:
             check_items(database.index(name).snapshot(), model)
     with pytest.raises(AlreadyExistsError, match="restored already exists"):
         whamming.restore(disk.directory / "backup", disk.directory / "restored")
-    with pytest.raises(NotFoundError, match=r"no database at .*nowhere"):
+    with pytest.raises(NotFoundError, match=r"no backup at .*nowhere; give"):
         whamming.restore(disk.directory / "nowhere", disk.directory / "again")
     with pytest.raises(FormatError):
         whamming.restore(disk.directory, disk.directory / "again")

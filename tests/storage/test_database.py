@@ -72,9 +72,32 @@ def test_an_existing_index_is_not_created_again(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", BITS, tables="multi")
         assert database.create_index("docs", BITS, tables="multi", exist_ok=True) is index
-        for options in ({}, {"exist_ok": True, "tables": "single"}):
-            with pytest.raises(AlreadyExistsError, match=r"'docs' already exists, with .*tables='multi'"):
-                database.create_index("docs", BITS, **options)  # type: ignore[arg-type]
+        with pytest.raises(AlreadyExistsError, match=r"'docs' already exists, with .*tables='multi'"):
+            database.create_index("docs", BITS)
+        with pytest.raises(AlreadyExistsError) as caught:
+            database.create_index("docs", BITS, tables="single", durability="async", exist_ok=True)
+        differences = "tables = 'multi', not 'single' and durability = 'fsync', not 'async'"
+        assert str(caught.value) == f"the index 'docs' already exists, with {differences}"
+
+
+def test_a_dropped_index_says_so(place: Place) -> None:
+    with place.open() as database:
+        for again in (False, True):
+            index = database.create_index("docs", 8)
+            database.drop_index("docs")
+            if again:
+                database.create_index("docs", 8)
+            uses: list[Callable[[], object]] = [
+                lambda index=index: len(index),  # type: ignore[misc]
+                lambda index=index: index.upsert([1], np.zeros((1, 1), np.uint8)),  # type: ignore[misc]
+                lambda index=index: index.search(np.zeros(1, np.uint8)),  # type: ignore[misc]
+                index.stats,
+                index.seal,
+                index.verify,
+            ]
+            for use in uses:
+                with pytest.raises(ClosedError, match="index was dropped"):
+                    use()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "-a", "a b", "ü", "a\n", "x" * 129, 7, None])

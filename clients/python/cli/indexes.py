@@ -122,20 +122,29 @@ def create(args: argparse.Namespace) -> None:
                 exist_ok=args.exist_ok,
             )
         except AlreadyExistsError as error:
-            raise _exists(database, args.name, error) from error
+            raise _exists(database, args, error) from error
         if args.json:
             say_json({"name": index.name, **index.settings.to_json()})
         else:
             say(f"{index.name}: {_settings_text(index.settings)}")
 
 
-def _exists(database: AnyDatabase, name: str, error: AlreadyExistsError) -> AlreadyExistsError:
-    """Return an error that shows the settings of the existing index."""
+def _exists(database: AnyDatabase, args: argparse.Namespace, error: AlreadyExistsError) -> AlreadyExistsError:
+    """Return an error that shows the settings of the existing index; with --exist-ok, only those that differ."""
     try:
-        settings = database.index(name).settings
+        settings = database.index(args.name).settings
     except WhammingError:
         return error  # the name is taken by something that cannot be opened
-    return AlreadyExistsError(f"index {name} already exists with {_settings_text(settings)}; choose another name")
+    text = _settings_text(settings)
+    if args.exist_ok:
+        pairs = [(name, getattr(settings, name), getattr(args, name, None)) for name in settings.to_json()]
+        others = [
+            f"{name.replace('_', ' ')} {found}, not {wanted}"
+            for name, found, wanted in pairs
+            if name != "encoder" and wanted not in (None, found)
+        ]
+        text = ", and ".join(others) or text
+    return AlreadyExistsError(f"index {args.name} already exists with {text}; choose another name")
 
 
 def list_indexes(args: argparse.Namespace) -> None:
