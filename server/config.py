@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class Config:
         if self.workers > 1 and self.data == ":memory:":
             rule = "processes cannot share an in-memory database; give a directory as data, or use one worker"
             raise OptionError("workers", self.workers, rule)
+        if not self.data:
+            raise OptionError("data", "''", "it is empty; give a directory, or :memory:")
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
             raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")
@@ -141,7 +144,7 @@ def load(
             written[name] = f"{variable}={environment[variable]}"
             value, source = _typed(name, environment[variable], written[name]), f"environment {variable}"
         if flags.get(name) is not None:
-            written[name] = f"--{name.replace('_', '-')} {flags[name]}"
+            written[name] = f"--{name.replace('_', '-')} {shlex.quote(str(flags[name]))}"
             value, source = _typed(name, flags[name], written[name]), "flag"
         values[name] = value
         settings.append(Setting(name, value, source, option.metadata["help"]))

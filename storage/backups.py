@@ -9,13 +9,13 @@ from pathlib import Path
 
 from whamming.native import InvalidArgumentError
 from whamming.storage.directory import MARK, prepare
-from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
+from whamming.storage.files.locks import sync
 from whamming.storage.files.temporary import temporary
 from whamming.storage.storage_errors import AlreadyExistsError, from_system
 
 
 def check_target(target: Path, database: Path | None) -> None:
-    """Refuse a target that already exists or lies inside a database.
+    """Refuse a target that already exists, lies inside a database, or has no parent directory.
 
     A backup inside a database's directory would be mistaken for an index, or removed together with one.
     """
@@ -29,6 +29,8 @@ def check_target(target: Path, database: Path | None) -> None:
         raise InvalidArgumentError(f"{target} is inside the database at {target.parent}; give a path outside it")
     if target.exists() or target.is_symlink():
         raise AlreadyExistsError(f"{target} already exists; give a path that does not exist")
+    if not target.parent.is_dir():  # perhaps a mistake, or a disk that is not mounted
+        raise InvalidArgumentError(f"there is no directory {target.parent}; create it first, or give another path")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -45,7 +47,6 @@ def new_copy(target: Path, store: str) -> Iterator[Path]:
     If the block fails, the directory is removed, so an incomplete copy never gets the name ``target``.
     """
     try:
-        target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         with temporary(target, directory=True) as new:
             prepare(new, "w", True, store)
             yield new

@@ -54,10 +54,15 @@ Mode = Literal["w", "r"]
 
 
 def check_path(path: str | Path) -> None:
-    """Refuse what is not a path, and, unless it exists, what looks like an address or a misspelt ``:memory:``."""
+    """Refuse what is not a path, and an empty path, which would be the working directory.
+
+    Unless it exists, also refuse one that looks like a server's address or a misspelt ``:memory:``.
+    """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise InvalidArgumentError(f"path = {path!r}; it must be a directory, or {MEMORY!r}")
+    if not text:
+        raise InvalidArgumentError(f"the path of the database is empty; give a directory, or {MEMORY}")
     if Path(text).exists():
         return
     if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", text):

@@ -133,6 +133,7 @@ def test_refused_commands_on_directories(cli: Cli, directory: Path, tmp_path: Pa
     cli("backup", "--data", directory, directory).refused(1, str(directory), "inside")
     cli("backup", "--data", directory, tmp_path).refused(1, str(tmp_path), "exists")
     cli("restore", none, tmp_path / "back").refused(1, f"no backup at {none}")
+    cli("list", "--data", "").refused(2, "--data is empty")
     cli("verify").refused(2, "--data")
     with whamming.open(directory):
         cli("seal", "docs", "--data", directory).refused(1, "another process", str(directory), "--server")

@@ -46,6 +46,15 @@ def test_options_are_read_from_the_process_environment(monkeypatch: pytest.Monke
     assert load({})[0].max_k == 77
 
 
+def test_the_data_directory_is_not_empty() -> None:
+    for flags, environment, given in (
+        ({"data": ""}, {}, "--data ''"),
+        ({}, {"WHAMMING_DATA": ""}, "WHAMMING_DATA="),
+    ):
+        with pytest.raises(OptionError, match=rf"^{given}; it is empty; give a directory"):
+            load(flags, environment=environment)
+
+
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.metadata["least"] is not None])
 def test_numbers_outside_their_limits_are_refused(name: str) -> None:
     least, most = OPTIONS[name].metadata["least"], OPTIONS[name].metadata["most"]

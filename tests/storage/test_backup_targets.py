@@ -103,6 +103,17 @@ def test_a_target_inside_another_database_is_refused(database: Database, home: P
         assert other.list_indexes() == []
 
 
+def test_a_target_without_a_parent_directory_is_refused(database: Database, home: Path) -> None:
+    """The path may be misspelt, or a disk may not be mounted."""
+    (home / "file").write_text("something")
+    for copy in copies(database):
+        for target in ("backups/monday", home / "a" / "b" / "c", "file/monday"):
+            with pytest.raises(InvalidArgumentError, match=r"there is no directory .*create it first"):
+                copy(target)
+    assert not (home / "backups").exists()
+    assert not (home / "a").exists()
+
+
 def test_a_backup_to_memory_is_refused(database: Database, home: Path) -> None:
     for copy in copies(database):
         with pytest.raises(InvalidArgumentError, match=":memory:"):

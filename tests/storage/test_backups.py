@@ -32,6 +32,7 @@ def reopened(place: Place, name: str, **options: Any) -> Database:
 def test_a_backup_is_a_database(place: Place) -> None:
     with place.open() as database:
         models = {name: fill(database, name, n) for name, n in (("a", 10), ("b", 700))}
+        (place.directory / "new").mkdir()
         database.create_index("empty", 64, bit_order="big", durability="async")
         database.backup(place.directory / "new" / "backup")
         with pytest.raises(AlreadyExistsError, match="backup already exists"):

@@ -327,6 +327,14 @@ def test_invalid_arguments_are_refused(thirdparty: Path, tmp_path: Path) -> None
         whamming.open(mode="r")
 
 
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_an_empty_path_is_not_the_working_directory(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="path of the database is empty"):
+        whamming.open("", mode=mode)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
     for options in ({"mode": "r"}, {"create": False}, {"mode": "r", "create": False}):
         with pytest.raises(NotFoundError, match=r"no database at .*mode='w'"):

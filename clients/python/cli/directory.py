@@ -17,7 +17,7 @@ The copy is consistent even while a server is writing to the directory. It is a 
 it. If an index is broken, the others are copied, and the exit code is 1."""
     example = "whamming backup --data my-data /backups/monday"
     parser = commands("backup", backup, "copy a database to a new directory", text=text, example=example)
-    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
+    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist, but its parent must")
     add_data(parser)
     add_json(parser)
 
@@ -25,7 +25,7 @@ it. If an index is broken, the others are copied, and the exit code is 1."""
     example = "whamming restore /backups/monday my-data"
     parser = commands("restore", restore, "create a database from a backup", text=text, example=example)
     parser.add_argument("source", metavar="FROM", help="the directory of the backup")
-    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist")
+    parser.add_argument("to", metavar="TO", help="the directory to create; it must not exist, but its parent must")
     add_json(parser)
 
     text = "Lists the problems and exits with code 1 if anything is damaged. Can run while a server is writing."

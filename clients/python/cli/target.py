@@ -114,6 +114,8 @@ def no_such_index(database: AnyDatabase, name: str) -> NotFoundError:
 
 def open_directory(data: str, *, write: bool = False, create: bool = False) -> Database:
     """Open the database in a directory. Errors are phrased in terms of the command line."""
+    if not data:
+        raise UsageError("--data is empty; give a directory")
     if data == ":memory:":
         raise UsageError("--data :memory: would be lost when this command ends; give a directory, or use --server")
     try:
