@@ -43,7 +43,11 @@ class Items:
 
 
 class Snapshot:
-    """An immutable view of an index, which can be searched as long as it is kept. Any number of threads may use it."""
+    """An immutable view of an index. Any number of threads may use it.
+
+    It stays valid, even if the index is closed or dropped, and is released with the last reference to it. ``view``
+    is the engine's view, which can be searched.
+    """
 
     def __init__(self, settings: IndexSettings, parts: Sequence[LivePart], version: int) -> None:
         """``version`` increases with every write."""
