@@ -86,7 +86,8 @@ def check_wanted(k: int | None) -> int:
     """Check the k of a cursor: the maximum number of hits. None becomes ``UNLIMITED``."""
     wanted = UNLIMITED if k is None else as_whole("k", k)
     if k is not None and not 0 <= wanted < 2**63:
-        raise InvalidArgumentError(f"k = {k}; it must be 0 or more, or None for no limit")
+        limit = "0 or more" if wanted < 0 else f"at most {2**63 - 1}"
+        raise InvalidArgumentError(f"k = {k}; it must be {limit}, or None for no limit")
     return wanted
 
 

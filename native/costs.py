@@ -43,14 +43,19 @@ def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
         raise InvalidArgumentError(f"the {what} are not an array of numbers: {error}") from error
 
 
+def remedy_for(dtype: np.dtype[Any]) -> str:
+    """Return how to make packed codes from an array of another type."""
+    if dtype.kind in "iu":
+        return "convert bytes with np.uint8(x), and bits with np.packbits(x, axis=-1, bitorder='little')"
+    return "pack booleans with np.packbits(x, axis=-1, bitorder='little')"
+
+
 def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
     """Check packed codes and return them as a contiguous ``uint8 [n, ceil(bits / 8)]``."""
     array = as_array(codes, what)
     width = (bits + 7) // 8
     if array.dtype != np.uint8:
-        raise InvalidArgumentError(
-            f"{what} have dtype {array.dtype}, not uint8; pack booleans with np.packbits(x, axis=-1, bitorder='little')"
-        )
+        raise InvalidArgumentError(f"{what} have dtype {array.dtype}, not uint8; {remedy_for(array.dtype)}")
     if array.ndim != 2 or array.shape[1] != width:
         raise InvalidArgumentError(
             f"{what} have shape {array.shape}; {bits} bits need [n, {width}] bytes (8 bits per byte, lowest first)"
@@ -283,6 +288,12 @@ def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
         raise InvalidArgumentError(
             f"the costs of query {query} range from {least:g} to {most:g} (bit {bit}); their sums cannot be exact. "
             f"Costs up to a factor of 2^60 apart always work: {remedy}"
+        )
+    if status == lib.WH_OVERFLOW:
+        most = float(np.abs(rows[min(query, len(rows) - 1)].astype(np.float64)).max())
+        raise InvalidArgumentError(
+            f"the costs of query {query} go up to {most:g}, and a distance could be beyond the largest double, "
+            f"{np.finfo(np.float64).max:g}; scale the costs down"
         )
     if status:
         check(status, f"converting the costs of query {query}")

@@ -81,6 +81,8 @@ def read_queries(
 
 def check_factor(rerank: int) -> int:
     """Return the re-ranking factor if it is valid. Raises InvalidArgumentError."""
+    if isinstance(rerank, str):
+        raise InvalidArgumentError(f"rerank = {rerank!r}; it must be 1 to {MAX_FACTOR}, or 'exact'")
     factor = as_whole("rerank", rerank)
     if not 1 <= factor <= MAX_FACTOR:
         raise InvalidArgumentError(f"rerank = {factor}; it must be 1 to {MAX_FACTOR}, or 'exact'")

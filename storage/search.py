@@ -86,11 +86,13 @@ class Search(Unpicklable, SearchVerbs):
     @property
     @verb
     def lower_bound(self) -> float:
+        self._check_open()
         return self._cursor.lower_bound
 
     @property
     @verb
     def stats(self) -> Stats:
+        self._check_open()
         return self._cursor.stats
 
     @verb

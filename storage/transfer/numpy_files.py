@@ -82,7 +82,14 @@ def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
                         "times the size of the file, can be loaded: save them without compression, or as .npy"
                     )
                 return {name: _load(archive, info) for name, info in members.items()}
-        except (ValueError, EOFError, zipfile.BadZipFile):
+        except zipfile.BadZipFile as error:
+            file.seek(0)
+            if not zipfile.is_zipfile(file) and _starts_like_zip(file):
+                raise ValueError(
+                    f"it has {os.fstat(file.fileno()).st_size} bytes, and its end is missing: it was cut short"
+                ) from error
+            raise
+        except (ValueError, EOFError):
             raise
         except OSError as error:
             if error.errno not in (None, errno.EINVAL):  # bz2 sets no errno; EINVAL: an offset before the start
@@ -90,6 +97,11 @@ def load_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
             raise ValueError(f"it is damaged: {error}") from error
         except Exception as error:  # a password, an unknown compression; each decompressor has errors of its own
             raise ValueError(f"it cannot be unpacked: {error}") from error
+
+
+def _starts_like_zip(file: IO[bytes]) -> bool:
+    file.seek(0)
+    return file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
 
 
 def _members(archive: zipfile.ZipFile, names: Sequence[str]) -> dict[str, zipfile.ZipInfo]:

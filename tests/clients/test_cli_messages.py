@@ -141,6 +141,8 @@ COMMANDS: list[tuple[int, str, tuple[str, ...]]] = [
     (2, "search docs --like x", facts("--like", "x", "whole number")),
     (2, "search docs --like 1 -k 1.5", facts("-k", "1.5", "whole number")),
     (2, "search docs --like 1 -k -1", facts("-k", "-1", "0 to 2147483647")),
+    (2, "search docs --like 1 -k 2147483648", facts("-k", "2147483648", "0 to 2147483647", "all")),
+    (2, "search docs --like 1 --rerank foo", facts("--rerank", "foo", "exact")),
     (2, "search docs --like 1 --radius nan", facts("--radius", "nan", "number")),
     (2, "search docs --like 1 --plan hope", facts("--plan", "hope", "auto, probe or sweep")),
     (1, "search docs --like 1 --weights weights63.npy", facts("weights63.npy", "[63]", "[64]")),

@@ -27,6 +27,12 @@ def server() -> Iterator[ServerProcess]:
         server.check_log()
 
 
+async def test_an_unknown_host_is_named_before_the_timeout() -> None:
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(UnavailableError, match=r"host nohost\.invalid is unknown"):
+            await whamming.aio.connect("nohost.invalid:1", timeout=10 * PATIENCE)
+
+
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 MALFORMED = [

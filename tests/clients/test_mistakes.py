@@ -16,6 +16,7 @@ import whamming
 from tests.serving import ServerProcess
 from whamming.cli import main
 from whamming.native import InvalidArgumentError
+from whamming.storage import ClosedError
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +188,25 @@ def test_commands_report_a_misspelt_environment_variable(
     said = capsys.readouterr().err
     assert "WHAMMING_SERVR" in said
     assert "WHAMMING_SERVER" in said
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_search_says_so() -> None:
+    with whamming.open() as database:
+        docs = database.create_index("docs", 8)
+        docs.upsert([1], np.zeros((1, 1), dtype=np.uint8))
+        search = docs.search(np.zeros(1, dtype=np.uint8))
+        search.close()
+        for read in (lambda: search.lower_bound, lambda: search.stats):
+            with pytest.raises(ClosedError, match=r"^the search is closed; start a new one$"):
+                read()
+
+
+def test_a_zip_file_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    np.savez(tmp_path / "codes.npz", codes=np.zeros((100, 1), dtype=np.uint8))
+    data = (tmp_path / "codes.npz").read_bytes()
+    (tmp_path / "codes.npz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InvalidArgumentError, match="cut short"):
+        whamming.storage.read_codes(tmp_path / "codes.npz", 8)

@@ -66,7 +66,12 @@ def _component(word: str) -> float:
 
 
 def _rerank(text: str) -> Rerank:
-    return "exact" if text == "exact" else whole(1)(text)
+    if text == "exact":
+        return "exact"
+    try:
+        return whole(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or give exact") from None
 
 
 def check_options(args: argparse.Namespace, k: int | None) -> None:

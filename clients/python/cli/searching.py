@@ -49,7 +49,12 @@ def add(commands: Commands) -> None:
 
 
 def _k(text: str) -> int | None:
-    return -1 if text == "all" else whole(0, 2**31 - 1)(text)
+    if text == "all":
+        return -1
+    try:
+        return whole(0, 2**31 - 1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or give all") from None
 
 
 def search(args: argparse.Namespace) -> None:

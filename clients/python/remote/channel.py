@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +30,18 @@ OPTIONS: Final = [
 
 PROBE_AFTER: Final = 0.5
 """Seconds without a connection after which the port is probed for the other protocol: TLS or plain HTTP/2."""
+CAUSE_SECONDS: Final = 1.0
+"""Time limit for asking gRPC why a handshake failed."""
 PROBE_SECONDS: Final = 2.0
 """Time limit of a probe."""
 
 _ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):(?P<port>[0-9]{1,5})")
+_REFUSALS: Final = (
+    (re.compile(r"CERTIFICATE_VERIFY_FAILED: (.+?)(?:: OK)?$"), "the server's certificate was refused: {}"),
+    (re.compile(r"Hostname Verification"), "the server's certificate is for another name"),
+    (re.compile(r"Socket closed|[Cc]onnection reset"), "the server ended the connection"),
+)
+"""What gRPC says about handshakes that fail, and what we say."""
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The first bytes of an HTTP/2 client without TLS: the connection preface and an empty SETTINGS frame."""
 _SETTINGS_FRAME: Final = 4
@@ -81,21 +90,44 @@ async def _ready(channel: grpc.aio.Channel, address: str, encrypted: bool, timeo
         ready.cancel()
         mismatch.cancel()
     if reason is None:
-        how, remedy = "", f"start one with: whamming serve --listen {address}"
+        how, how_it_failed, remedy = "", "", f"start one with: whamming serve --listen {address}"
         if encrypted:
             how = " over TLS"
             remedy = (
                 "check that the server is running, that its certificate is valid for this name and signed by an "
                 "authority you trust, and that you send a client certificate if it requires one"
             )
-        reason = f"no server answers at {address}{how} within {timeout:g} s; {remedy}"
+            cause = await _refusal(channel)
+            how_it_failed = f" ({cause})" if cause else ""
+        reason = f"no server answers at {address}{how} within {timeout:g} s{how_it_failed}; {remedy}"
     raise UnavailableError(reason)
 
 
+async def _refusal(channel: grpc.aio.Channel) -> str:
+    """Return why the handshake of a channel failed, as gRPC tells it, or an empty string."""
+    call: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+    try:
+        await call(b"", timeout=CAUSE_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        text = error.details() or ""
+        for pattern, cause in _REFUSALS:
+            if found := pattern.search(text):
+                return cause.format(*found.groups())
+    return ""
+
+
 async def _mismatch(address: str, encrypted: bool, after: float) -> str | None:
-    """After ``after`` seconds, probe the port for the other protocol. If it answers, return the error message."""
+    """After ``after`` seconds, look the host up, and probe the port for the other protocol.
+
+    Return an error message if the host is unknown or the other protocol answers.
+    """
     await asyncio.sleep(after)
     host, port = split_address(address)
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, port)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:
+            return f"the host {host} is unknown; check the address {address}"
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_SECONDS):
             if encrypted and await _speaks_http2(host, port):

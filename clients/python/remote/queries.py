@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import Budget, InvalidArgumentError, Plan, Position
-from whamming.native.arguments import check_flag, check_radius, checked_position
+from whamming.native.arguments import check_flag, check_plan, check_radius, checked_position
 from whamming.native.budget import checked_budget
-from whamming.native.costs import as_array, as_numbers
+from whamming.native.costs import as_array, as_numbers, remedy_for
 from whamming.storage import Form, Rerank
-from whamming.storage.reranking import check_factor
+from whamming.storage.reranking import check_factor, check_k
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column, matrix
@@ -39,6 +39,8 @@ class Queries:
         self._vectors = None if vectors is None else as_vectors(vectors)[0]
         self._weights = None if weights is None else _rows(as_numbers(weights, "weights"), 1, "the weights")
         self._form = COST_FORMS.number("costs", form)
+        if form is not None and vectors is None:
+            raise InvalidArgumentError(f"costs = {form!r} without a vector; costs are computed from a vector")
         self.single = all(
             value is None or np.ndim(value) == dimensions
             for value, dimensions in ((code, 1), (weights, 1), (table, 2), (vectors, 1))
@@ -97,10 +99,7 @@ def _rows(array: NDArray[Any], dimensions: int, what: str) -> NDArray[Any]:
 def _codes(array: NDArray[Any]) -> NDArray[Any]:
     rows = _rows(array, 1, "the query codes")
     if rows.dtype != np.uint8:
-        raise InvalidArgumentError(
-            f"query codes have dtype {rows.dtype}, not uint8; pack booleans with "
-            "np.packbits(x, axis=-1, bitorder='little')"
-        )
+        raise InvalidArgumentError(f"query codes have dtype {rows.dtype}, not uint8; {remedy_for(rows.dtype)}")
     return rows
 
 
@@ -121,6 +120,7 @@ def options_message(
     rerank: Rerank | None = None,
 ) -> search_pb2.QueryOptions:
     check_radius(radius)
+    check_plan(plan, can_probe=True)  # the server knows whether the index has tables
     flag = check_flag("payloads", payloads)
     message = search_pb2.QueryOptions(plan=PLANS.number("plan", plan), payloads=flag, radius=radius, statistics=True)
     if k is not None:
@@ -129,10 +129,14 @@ def options_message(
         message.credit = credit
     if budget is not None:
         message.budget.candidates, message.budget.seconds = checked_budget(budget)
+    if rerank is not None and k is not None:
+        check_k(k)
     if rerank == "exact":
         message.rerank_exactly = True
     elif rerank is not None:
         message.rerank = check_factor(rerank)
+        if k is None:
+            raise InvalidArgumentError(f"rerank = {rerank} without k; give k, as k x {rerank} items are re-ranked")
     return message
 
 

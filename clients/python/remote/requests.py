@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import check_flag
-from whamming.native.costs import as_array
+from whamming.native.costs import as_array, remedy_for
 from whamming.remote.message_size import REQUEST_BYTES, MessageSize
 from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
@@ -193,9 +193,7 @@ class UpsertRequests:
 def _item_codes(codes: ArrayLike, count: int) -> NDArray[Any]:
     rows = _rows_of_items(as_array(codes, "codes"), count, "codes")
     if rows.dtype != np.uint8 and count:
-        raise InvalidArgumentError(
-            f"codes have dtype {rows.dtype}, not uint8; pack booleans with np.packbits(x, axis=-1, bitorder='little')"
-        )
+        raise InvalidArgumentError(f"codes have dtype {rows.dtype}, not uint8; {remedy_for(rows.dtype)}")
     return rows
 
 

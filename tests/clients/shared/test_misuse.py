@@ -128,6 +128,32 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         InvalidArgumentError,
         "seconds=-1.*positive",
     ),
+    "k beyond 63 bits": (
+        lambda _, i: list(i.search(ZERO, k=2**63)),
+        InvalidArgumentError,
+        "k = 9223372036854775808; .* at most 9223372036854775807",
+    ),
+    "no plan": (lambda _, i: list(i.search(ZERO, plan=None)), InvalidArgumentError, "plan = None; .*auto"),  # type: ignore[arg-type]
+    "costs without a vector": (
+        lambda _, i: list(i.search(ZERO, costs="inner")),
+        InvalidArgumentError,
+        "costs = 'inner' without a vector",
+    ),
+    "code of integers": (
+        lambda _, i: list(i.search([1, 2])),
+        InvalidArgumentError,
+        r"int64, not uint8; .*np.uint8\(x\)",
+    ),
+    "codes of integers": (
+        lambda _, i: i.upsert([1], [[1, 2]]),
+        InvalidArgumentError,
+        r"int64, not uint8; .*np.uint8\(x\)",
+    ),
+    "sums beyond a double": (
+        lambda _, i: list(i.search(ZERO, weights=np.full(13, 1.7e308))),
+        InvalidArgumentError,
+        "1.7e\\+308.*largest double, 1.79769e\\+308",
+    ),
     "negative seed": (
         lambda db, _: db.create_index("x", 8, encoder="lsh", dim=8, seed=-1),
         InvalidArgumentError,
@@ -207,6 +233,19 @@ def test_vectors_need_an_encoder(database: AnyDatabase, name: str) -> None:
     ):
         with pytest.raises(NoEncoderError, match="no encoder"):
             use()
+
+
+def test_reranking_is_checked_in_the_terms_of_the_caller(database: AnyDatabase, name: str) -> None:
+    index = database.create_index(name, encoder="sign", dim=13, keep_vectors="float16")
+    index.upsert([1], vectors=np.ones((1, 13)))
+    for given, message in (
+        ({"rerank": 3}, "rerank = 3 without k"),
+        ({"rerank": 2, "k": 2**31}, "k = 2147483648; .* 0 to 2147483647"),
+        ({"rerank": "Exact", "k": 1}, "rerank = 'Exact'; .*or 'exact'"),
+        ({"rerank": True, "k": 1}, "rerank = True; .*whole"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            list(index.search(vector=np.ones(13), **given))
 
 
 @pytest.mark.parametrize("rerank", [2, "exact"])
