@@ -15,7 +15,7 @@ import pytest
 
 import whamming
 from tests.serving import ServerProcess, details_of, wait_until
-from whamming.v1 import item_pb2
+from whamming.v1 import index_pb2, item_pb2
 from whamming.wire.columns import id_column
 
 OLD, NEW = np.array([[5]], dtype=np.uint8), np.array([[6]], dtype=np.uint8)
@@ -129,6 +129,14 @@ def test_batches_of_a_stream_are_recognised(tmp_path: Path) -> None:
             else:
                 server.kill()
                 server.start()
+
+
+def test_a_batch_without_items_is_acknowledged() -> None:
+    with ServerProcess() as server, server.stubs() as stubs:
+        stubs.indexes.CreateIndex(index_pb2.CreateIndexRequest(name="docs", settings={"bits": 8}))
+        requests = [item_pb2.UpsertRequest(index="docs", sequence=sequence) for sequence in (0, 7)]
+        answers = list(stubs.items.Upsert(iter(requests)))
+        assert [(answer.sequence, answer.count) for answer in answers] == [(0, 0), (7, 0)]
 
 
 @pytest.mark.parametrize("size", [1, 7, 65])

@@ -150,8 +150,8 @@ class AsyncIndexVerbs(Protocol):
         codes : ``uint8 [n, ceil(bits / 8)]`` in the index's bit order.
         payloads : bytes to keep with each item, at most 64 KiB each; None or ``b""`` for none. A list, or a column of
             payloads that :meth:`scan` returned.
-        vectors : vectors for the index's encoder, instead of codes: ``[n, dim]`` of float32, float16, float64, int8 or
-            uint8. Required if the index keeps vectors.
+        vectors : vectors for the index's encoder, instead of codes: ``[n, dim]``, or ``[dim]`` for one item, of
+            float32, float16, float64, int8 or uint8. Required if the index keeps vectors.
         durability : ``"fsync"``: on disk when this returns; ``"async"``: shortly afterwards. The default is the
             index's.
 

@@ -139,6 +139,7 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
         InvalidArgumentError,
         "costs = 'inner' without a vector",
     ),
+    "a code that is no row": (lambda _, i: i.upsert([1], ZERO), InvalidArgumentError, r"codes have shape \(2,\)"),
     "code of integers": (
         lambda _, i: list(i.search([1, 2])),
         InvalidArgumentError,
@@ -233,6 +234,12 @@ def test_vectors_need_an_encoder(database: AnyDatabase, name: str) -> None:
     ):
         with pytest.raises(NoEncoderError, match="no encoder"):
             use()
+
+
+def test_a_single_vector_is_one_item(database: AnyDatabase, name: str) -> None:
+    index = database.create_index(name, encoder="sign", dim=13)
+    index.upsert([7], vectors=np.ones(13))
+    assert [hit.id for hit in index.search(vector=np.ones(13))] == [7]
 
 
 def test_reranking_is_checked_in_the_terms_of_the_caller(database: AnyDatabase, name: str) -> None:
