@@ -52,9 +52,11 @@ class ItemService:
             if request.items.HasField("vectors"):
                 batch = await self._storage.encode(_encoded(index, request.items))
                 count = await self._storage.run(_write, index, request, batch, durability)
+                del batch
             else:
                 count = await self._storage.run(_upsert, index, request, durability)
             await send(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
+            del request  # free it before waiting for the next one
 
     async def Delete(  # noqa: N802
         self, request: item_pb2.DeleteRequest, context: Context

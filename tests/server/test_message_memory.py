@@ -25,6 +25,9 @@ from whamming.server import Config, Server
 from whamming.server.rpc.message_memory import QUIET_SECONDS, STREAM_WINDOW
 from whamming.storage import open_database
 from whamming.v1 import search_pb2
+from whamming.v1.index_pb2 import CreateIndexRequest, IndexSettings
+from whamming.v1.item_pb2 import ItemBatch, UpsertRequest
+from whamming.wire.columns import id_column
 
 MB = 1 << 20
 MESSAGE, TOTAL = 4 * MB, 64 * MB
@@ -179,6 +182,32 @@ def test_the_first_message_has_a_deadline_on_all_processes(tmp_path: Path) -> No
             assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert details_of(caught.value).reason == "OVERLOADED"
         server.check_log()
+
+
+def test_calls_that_wait_for_upserts_hold_none() -> None:
+    """Each call has sent a message of 4 MiB, and stays open."""
+    options: dict[str, Any] = {"max_message_mb": MESSAGE // MB, "receive_mb": 1024}
+    with ServerProcess(**options) as server, server.stubs() as stubs, contextlib.ExitStack() as stack:
+        stubs.indexes.CreateIndex(CreateIndexRequest(name="docs", settings=IndexSettings(bits=4096)))
+        items = ItemBatch(ids=id_column(np.arange(8000, dtype=np.uint64)), codes=bytes(8000 * 512))
+        never = threading.Event()
+        stack.callback(never.set)
+        calls: list[Any] = []
+
+        def requests() -> Iterator[UpsertRequest]:
+            yield UpsertRequest(index="docs", items=items)
+            never.wait()
+
+        def open_calls(count: int) -> None:
+            for _ in range(count):
+                calls.append(stubs.items.Upsert(requests(), timeout=4 * PATIENCE))
+                assert next(calls[-1]).count == 8000
+
+        open_calls(10)
+        before = server.usage().rss
+        open_calls(40)
+        grown = server.usage().rss - before
+        assert grown < 20 * MESSAGE, f"{grown / MB:.0f} MiB"
 
 
 def test_requests_that_wait_are_not_read(tmp_path: Path) -> None:
