@@ -113,8 +113,6 @@ class SearchCall:
             while (request := await self._receive(receive)) is not None:
                 kind = request.WhichOneof("request")
                 if kind == "queries":
-                    if self.buffer.is_overfull:
-                        await self.buffer.drained()
                     self.add(request.queries)
                 elif kind == "cancel":
                     await self._cancel(request.cancel.query_ids)
@@ -131,13 +129,14 @@ class SearchCall:
     async def _receive(
         self, receive: Callable[[], Awaitable[search_pb2.SearchRequest | None]]
     ) -> search_pb2.SearchRequest | None:
-        """Receive the next request when there is room for it.
+        """Receive the next request when there is room for it, and for results of it.
 
         If all queries wait for credit, this does not wait for room, because only further requests can make room: by
         granting credit, or by cancelling queries.
         """
         while self._is_full():
             await self._room.wait()
+        await self.buffer.drained()  # before the request is in memory
         return await receive()
 
     def _is_full(self) -> bool:

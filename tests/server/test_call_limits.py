@@ -165,6 +165,7 @@ async def test_reading_stops_while_the_send_buffer_is_overfull(bench: Bench) -> 
 
     async def receive() -> SearchRequest | None:
         nonlocal received
+        assert not call.search.buffer.is_overfull, "the request would be held until the client reads"
         if received == 400:
             return None
         received += 1
