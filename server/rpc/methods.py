@@ -12,9 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from whamming.server.rpc.clients import LARGE_ANSWERS, ClientCall, Clients
+from whamming.server.rpc.parsing import parse
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
 
@@ -64,12 +65,7 @@ def _method(
     kind = message_factory.GetMessageClass(method.input_type)
 
     async def read(data: bytes) -> Message:
-        try:
-            request = kind.FromString(data)
-        except DecodeError as error:
-            raise FieldError(
-                "request", f"{len(data)} bytes are not a valid {method.input_type.full_name}: {error}"
-            ) from error
+        request: Message = parse(kind, data)
         await before(request)
         return request
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -11,6 +11,9 @@ from google.protobuf.message import DecodeError
 from whamming.server.rpc.clients import ClientCall, Clients
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
+
+SYSTEM_BYTES: Final = 4096
+"""Maximum size of a request. It has a name in it. Parsed, it can take 33 times its size."""
 
 
 class SystemCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -30,6 +33,8 @@ class SystemCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 def _bounded(handler: Any, clients: Clients) -> Any:
     async def receive(running: ClientCall, context: Any) -> Any:
         data = await running.receive(context.read)
+        if data is not None and len(data) > SYSTEM_BYTES:
+            raise FieldError("request", f"the request has {len(data)} bytes; the maximum is {SYSTEM_BYTES}")
         try:
             return None if data is None else handler.request_deserializer(data)
         except DecodeError as error:

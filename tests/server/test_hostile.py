@@ -232,6 +232,11 @@ REFUSED_CALLS: dict[str, tuple[Callable[[], bytes], str]] = {
     "two million cancels": (lambda: cancel(LARGE // 8).SerializeToString(), "cancel.query_ids"),
     "a length that overflows": (lambda: b"\x0a" + varint(2**63) + b"x", "request"),
     "groups in groups": (lambda: b"\x0b" * 100_000, "request"),
+    "four million switches of the oneof": (lambda: (_field(2, b"") + _field(1, b"")) * (LARGE // 4), "request"),
+    "switches of the oneof with options": (
+        lambda: (_field(2, b"") + _field(1, _field(10, b""))) * (LARGE // 6),
+        "request",
+    ),
 }
 """The call ends with INVALID_ARGUMENT."""
 
@@ -268,10 +273,10 @@ def test_an_invalid_request_ends_the_call(server: ServerProcess, docs: Served, w
 
 
 def test_unknown_fields_are_ignored(server: ServerProcess, docs: Served) -> None:
-    """A newer client may send fields that this server does not know: here one of 16 MiB, and millions of small ones."""
+    """A newer client may send fields that this server does not know: one of 16 MiB, a few, or millions in a batch."""
     plain = _sent(batch())
     empty_in_a_batch = _field(1, _field(12, b"") * (LARGE // 2 - 100))
-    for unknown in (_field(99, bytes(LARGE - 100)), (varint(98 << 3) + b"\x01") * (LARGE // 3 - 100), empty_in_a_batch):
+    for unknown in (_field(99, bytes(LARGE - 100)), (varint(98 << 3) + b"\x01") * 99, empty_in_a_batch):
 
         def ask(data: bytes = plain + unknown) -> None:
             chunks = [chunk for some in raw_search(docs)(iter([data])) for chunk in chunks_of(some)]

@@ -11,6 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tests.serving import ServerProcess, Stubs, details_of
 from whamming.server.app import SERVICES
+from whamming.server.rpc.parsing import has_oneof_of_messages
 from whamming.v1 import search_pb2
 from whamming.v1.index_pb2 import CreateIndexRequest, GetIndexRequest, IndexSettings
 from whamming.v1.item_pb2 import ItemBatch, UpsertRequest
@@ -66,6 +67,27 @@ def test_parsed_requests_take_little_more_memory_than_their_bytes(path: str, met
     fields = [field for message in messages_within(method.input_type) for field in message.fields]
     repeated = [field for field in fields if field.is_repeated]
     assert {field.full_name for field in repeated if field.type not in fixed} == set(), path
+
+
+def test_oneofs_of_messages_are_at_the_top_level_only() -> None:
+    """Switching between their members makes a parsed request large. The server counts the fields of the top level."""
+    requests = {method.input_type for _, method in METHODS}
+    inner = {message for request in requests for message in messages_within(request)} - requests
+    assert not any(map(has_oneof_of_messages, inner))
+    assert {message.name for message in requests if has_oneof_of_messages(message)} == {"SearchRequest"}
+
+
+def test_a_system_request_has_a_maximum_size(stubs: Stubs) -> None:
+    """16 MiB of switches between the members of a oneof would take 33 times as much memory."""
+    for path in (
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stubs.channel.stream_stream(path)(iter([b"\x2a\x00\x3a\x00" * MIB])))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, path
+        assert details_of(caught.value).field == "request"
 
 
 def test_compressed_messages_are_refused(server: ServerProcess) -> None:
