@@ -135,7 +135,7 @@ class IndexService:
         self, request: index_pb2.FlushIndexRequest, context: Context
     ) -> index_pb2.FlushIndexResponse:
         index = await self._storage.index(request.name, "name")
-        await self._storage.run(index.flush)
+        await self._storage.write(index.flush)
         return index_pb2.FlushIndexResponse()
 
     async def GetEncoder(  # noqa: N802

@@ -51,10 +51,10 @@ class ItemService:
             durability = DURABILITIES.word("durability", request.durability)
             if request.items.HasField("vectors"):
                 batch = await self._storage.encode(_encoded(index, request.items))
-                count = await self._storage.run(_write, index, request, batch, durability)
+                count = await self._storage.write(_write, index, request, batch, durability)
                 del batch
             else:
-                count = await self._storage.run(_upsert, index, request, durability)
+                count = await self._storage.write(_upsert, index, request, durability)
             await send(item_pb2.UpsertResponse(sequence=request.sequence, count=count))
             del request  # free it before waiting for the next one
 
@@ -65,7 +65,7 @@ class ItemService:
         durability = DURABILITIES.word("durability", request.durability)
         ids = ids_of(request.ids, "ids")
         request_id = _request_id(request.request_id)
-        count = await self._storage.run(lambda: index.write_once(index.batch(deletes=ids), request_id, durability))
+        count = await self._storage.write(lambda: index.write_once(index.batch(deletes=ids), request_id, durability))
         return item_pb2.DeleteResponse(count=count)
 
     async def Get(self, request: item_pb2.GetRequest, context: Context) -> item_pb2.GetResponse:  # noqa: N802

@@ -1,7 +1,8 @@
 """Run blocking database calls in threads, so that they do not block the event loop.
 
-Clients share the threads fairly (:mod:`~whamming.server.rpc.client_threads`). Encoding vectors may take seconds per
-message, so it has threads of its own, which the clients use in turns of a few milliseconds.
+Clients share the threads fairly (:mod:`~whamming.server.rpc.client_threads`). A write may wait 10 seconds or more for a
+seal of its index. So writes have threads of their own, and reads never wait for them. Encoding vectors may take seconds
+per message, so it has threads of its own, too, which the clients use in turns of a few milliseconds.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from whamming.wire.fields import FieldError, in_field
 T = TypeVar("T")
 
 BLOCKING_THREADS: Final = 16
-"""Threads for reads and writes. Concurrent writes share a commit."""
+"""Threads for reads, and for all other short calls."""
+WRITING_THREADS: Final = 16
+"""Threads for writes. Concurrent writes share a commit. A write of 16 MiB takes several times as much memory."""
 CLIENT_THREADS: Final = 4
-"""How many of them one client may use at the same time."""
+"""How many of each kind one client may use at the same time."""
 ENCODING_THREADS: Final = 2
 """Threads for encoding vectors."""
 ENCODING_SECONDS: Final = 0.02
@@ -40,13 +43,18 @@ class StorageThreads:
         self.database = database
         self._opener = opener or IndexOpener(database)
         self._threads = ClientThreads(BLOCKING_THREADS, CLIENT_THREADS, "whamming-storage")
+        self._writing_threads = ClientThreads(WRITING_THREADS, CLIENT_THREADS, "whamming-write")
         self._encoding_threads = ClientThreads(ENCODING_THREADS, ENCODING_THREADS, "whamming-encode")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-maintain")
         self._dropping_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-drop")
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function in a thread."""
+        """Call a function that does not write in a thread."""
         return await asyncio.wrap_future(self._threads.submit(CURRENT.get(), call, *args))
+
+    async def write(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function that writes in a thread."""
+        return await asyncio.wrap_future(self._writing_threads.submit(CURRENT.get(), call, *args))
 
     async def encode(self, steps: Steps[T]) -> T:
         """Run steps that encode vectors. Cancelling stops them after the current step or turn."""
@@ -81,6 +89,7 @@ class StorageThreads:
         """Wait for running calls, and for reads and writes that are queued. Drop queued seals and compactions."""
         self._opener.close()
         self._encoding_threads.close()
+        self._writing_threads.close()
         self._threads.close()
         self._slow_threads.shutdown(cancel_futures=True)
         self._dropping_threads.shutdown()

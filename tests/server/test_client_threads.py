@@ -22,6 +22,7 @@ from whamming.server import Config, Server
 from whamming.server.rpc import storage_threads
 from whamming.server.rpc.client_threads import ClientThreads
 from whamming.server.rpc.storage_threads import BLOCKING_THREADS, CLIENT_THREADS
+from whamming.storage.store.segmented import SegmentedStore
 from whamming.v1.index_pb2 import ListIndexesRequest
 from whamming.v1.item_pb2 import GetRequest, ItemBatch, UpsertRequest
 
@@ -110,6 +111,29 @@ async def test_encoding_ends_soon_after_its_client_has_gone(
     await asyncio.to_thread(server._storage.close)
     assert len(encoder.pieces) == 1
     assert server._database.index("vectors").count() == 0
+
+
+async def test_writes_that_wait_hold_up_no_reads(server: Server, database: Database) -> None:
+    """Four connections took all threads with writes that waited 10 seconds for a seal. Reads had to wait, too."""
+    store = database.create_index("full", bits=8).open_store
+    assert isinstance(store, SegmentedStore)
+    clients = BLOCKING_THREADS // CLIENT_THREADS
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        busy = [await stack.enter_async_context(connection(server)) for _ in range(clients)]
+        other = await stack.enter_async_context(connection(server))
+        waiting = UpsertRequest(index="full", items=ItemBatch(ids=pack_ids([2]), codes=b"x"))
+        with store._writing:  # as in a commit to a slow disk
+            writes = [
+                asyncio.ensure_future(stubs.items.Upsert(iter([waiting])).read())
+                for stubs in busy
+                for _ in range(2 * CLIENT_THREADS)
+            ]
+            await asyncio.to_thread(wait_until, lambda: len(store._group_commit) == clients * CLIENT_THREADS)
+            for stubs in (other, busy[0]):
+                assert (await stubs.items.Get(GetRequest(index="codes", ids=pack_ids([1])))).found == b"\1"
+                assert len((await stubs.indexes.ListIndexes(ListIndexesRequest())).indexes) == 3
+            assert not any(write.done() for write in writes)
+        assert [done.count for done in await asyncio.gather(*writes)] == [1] * len(writes)
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
