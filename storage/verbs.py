@@ -144,9 +144,8 @@ class DatabaseVerbs(Protocol):
         """Write a copy of all indexes to a new directory. Not available over the network yet.
 
         The copy is a database itself. Writes continue meanwhile. Each index is copied as it is at one moment, but not
-        all at the same moment. ``path`` must not exist yet, but its parent must; both are outside this database. If
-        indexes are broken, the others are copied, and IncompleteBackupError is raised. Raises AlreadyExistsError,
-        InvalidArgumentError.
+        all at the same moment. ``path`` must be outside this database. It must not exist yet, but its parent must. If
+        some indexes are broken, copies the others. Raises AlreadyExistsError, IncompleteBackupError.
         """
 
     def close(self) -> None:
