@@ -139,10 +139,14 @@ def test_health_checks_of_all_processes_agree(opened_by: str, tmp_path: Path) ->
                 query = QueryBatch(index="docs", query_ids=[1], codes=bytes(8), options={"k": 1})
                 assert next(stubs.search.Search(iter([SearchRequest(queries=query)]))).counts == [1]
         assert health_of_all(server) == {health_pb2.HealthCheckResponse.SERVING}
-        (path / "docs").rename(elsewhere)
+        if opened_by == "the writer":
+            (path / "docs").rename(elsewhere)
+        else:  # a reader cannot tell a lost directory from an index that was dropped
+            cut_short(path)
         wait_until(lambda: health_of_all(server) == {health_pb2.HealthCheckResponse.NOT_SERVING}, "failed checks")
-        elsewhere.rename(path / "docs")
-        wait_until(lambda: health_of_all(server) == {health_pb2.HealthCheckResponse.SERVING}, "successful checks")
+        if opened_by == "the writer":
+            elsewhere.rename(path / "docs")
+            wait_until(lambda: health_of_all(server) == {health_pb2.HealthCheckResponse.SERVING}, "successful checks")
 
 
 def test_a_directory_that_was_moved_is_reported_until_it_is_back(tmp_path: Path) -> None:
