@@ -156,6 +156,7 @@ class Others:
         name = f"backup {self._session}.{self.steps}"
         states = {name: state for name, state in self._states.items() if state is not None}
         note("begins", name=name, state=states)
+        (self._root / BACKUPS).mkdir(exist_ok=True)
         self._database.backup(self._root / BACKUPS / name.removeprefix("backup "))
         note("done", name=name, state=states)
 
