@@ -2,19 +2,21 @@
 
 For now, each connection counts as one client. Only :func:`name_of` decides this. Clients share the search threads
 fairly. Each client may have a limited number of calls, and a limited share of the memory for messages
-(:mod:`~whamming.server.rpc.message_memory`). So a client that opens many calls slows down only itself.
+(:mod:`~whamming.server.rpc.message_memory`) and for answers (:mod:`~whamming.server.rpc.answer_memory`). So a client
+that opens many calls slows down only itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
 import grpc
 
+from whamming.server.rpc.answer_memory import AnswerMemory
 from whamming.server.rpc.message_memory import MessageMemory
 from whamming.server.search.scheduler import ClientQueue
 from whamming.wire.service_errors import OverloadedError, UnavailableError
@@ -37,18 +39,10 @@ def name_of(context: Any) -> str:
     return peer
 
 
-LARGE_ANSWERS: Final = frozenset({"/whamming.v1.IndexService/GetEncoder"})
-"""Methods whose answers may have 64 MiB. gRPC keeps an answer until the client has read it."""
-MAX_LARGE_ANSWERS: Final = 4
-"""Large answers that a process makes or sends at a time. Each client may have one."""
-LARGE_ANSWER_SECONDS: Final = 5.0
-"""How long a call waits for others to end, before it is refused."""
-
-
 class Client:
     """One client, while it has calls."""
 
-    __slots__ = ("calls", "has_large_answer", "name", "queue", "used")
+    __slots__ = ("answer_bytes", "calls", "name", "queue", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,22 +51,37 @@ class Client:
         self.calls: set[ClientCall] = set()
         self.used = 0
         """How much of the memory for messages its calls use, in bytes."""
-        self.has_large_answer = False
+        self.answer_bytes = 0
+        """How much of the memory for answers its calls use, in bytes."""
 
 
 class ClientCall:
     """A running call of a client. Only its event loop may use it."""
 
-    __slots__ = ("_error", "_first_seconds", "_kept", "_memory", "_task", "active", "client", "used")
+    __slots__ = (
+        "_answers",
+        "_error",
+        "_first_seconds",
+        "_kept",
+        "_memory",
+        "_task",
+        "active",
+        "answer_bytes",
+        "client",
+        "used",
+    )
 
-    def __init__(self, client: Client, memory: MessageMemory, first_seconds: float) -> None:
+    def __init__(self, client: Client, memory: MessageMemory, answers: AnswerMemory, first_seconds: float) -> None:
         """Register the current task as the call. The first message must arrive within ``first_seconds``."""
         self.client = client
         self.used = 0
         """How much of the memory for messages this call uses, in bytes."""
+        self.answer_bytes = 0
+        """How much of the memory for answers this call uses, in bytes."""
         self.active = asyncio.get_running_loop().time()
         """When it received or sent its latest message."""
         self._memory = memory
+        self._answers = answers
         self._first_seconds: float | None = first_seconds
         self._kept = 0
         self._task = asyncio.current_task()
@@ -108,6 +117,14 @@ class ClientCall:
         self._memory.set(self, self.used + size - self._kept)
         self._kept = size
 
+    def forget_message(self) -> None:
+        """Report that the latest message is not in use any more."""
+        self._memory.set(self, self._kept)
+
+    async def reserve_answer(self, size: int) -> None:
+        """Wait until there is memory for an answer of up to this size, and reserve it until the call ends."""
+        await self._answers.reserve(self, size)
+
     def touch(self) -> None:
         """Note that the call has received or sent a message."""
         self.active = asyncio.get_running_loop().time()
@@ -137,6 +154,7 @@ class ClientCall:
         finally:
             self._kept = 0  # a task of the call that ends later must not set it again
             self._memory.set(self, 0)
+            self._answers.free(self)
 
 
 class Clients:
@@ -154,8 +172,7 @@ class Clients:
         self.peak = 0
         """The highest count since it was last reset."""
         self.closed = False
-        self._large_answers = 0
-        self._large_answer_ended = asyncio.Condition()
+        self._answers = AnswerMemory()
 
     @contextlib.contextmanager
     def call(self, context: Any) -> Iterator[ClientCall]:
@@ -184,7 +201,7 @@ class Clients:
             )
         self._clients[name] = client
         CURRENT.set(name)
-        call = ClientCall(client, self._memory, self._first_seconds)
+        call = ClientCall(client, self._memory, self._answers, self._first_seconds)
         client.calls.add(call)
         try:
             with call.running():
@@ -193,29 +210,3 @@ class Clients:
             client.calls.discard(call)
             if not client.calls:
                 del self._clients[name]
-
-    @contextlib.asynccontextmanager
-    async def large_answer(self, call: ClientCall) -> AsyncIterator[None]:
-        """Wait for a place to make and send a large answer, and hold it until gRPC has sent the answer."""
-        client, ended = call.client, self._large_answer_ended
-
-        def has_place() -> bool:
-            return self._large_answers < MAX_LARGE_ANSWERS and not client.has_large_answer
-
-        try:
-            async with asyncio.timeout(LARGE_ANSWER_SECONDS), ended:
-                await ended.wait_for(has_place)
-                self._large_answers += 1
-                client.has_large_answer = True
-        except TimeoutError:
-            raise OverloadedError(
-                f"{self._large_answers} large answers are being sent, {int(client.has_large_answer)} of them to this "
-                f"client; the maximum is {MAX_LARGE_ANSWERS}, and 1 per client: read them, or try again later"
-            ) from None
-        try:
-            yield
-        finally:
-            self._large_answers -= 1
-            client.has_large_answer = False
-            async with ended:
-                ended.notify_all()

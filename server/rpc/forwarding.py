@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 
-from whamming.server.rpc.clients import FORWARDED, LARGE_ANSWERS, ClientCall, Clients
+from whamming.server.rpc.answer_memory import LARGE_ANSWERS
+from whamming.server.rpc.clients import FORWARDED, ClientCall, Clients
 from whamming.server.rpc.own_writes import OwnWrites
 from whamming.server.rpc.status import reporting
 from whamming.server.rpc.storage_threads import StorageThreads
@@ -35,11 +36,8 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def serve(unused: object, context: Any) -> None:
             async with reporting(context):
                 with self._clients.call(context) as running:
-                    if method not in LARGE_ANSWERS:
-                        await forward(running, context)
-                    else:
-                        async with self._clients.large_answer(running):
-                            await forward(running, context)
+                    await running.reserve_answer(LARGE_ANSWERS.get(method, 0))
+                    await forward(running, context)
 
         async def forward(running: ClientCall, context: Any) -> None:
             call = self._channel.stream_stream(method)(metadata=((FORWARDED, running.client.name),))

@@ -14,7 +14,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
-from whamming.server.rpc.clients import LARGE_ANSWERS, ClientCall, Clients
+from whamming.server.rpc.answer_memory import LARGE_ANSWERS
+from whamming.server.rpc.clients import ClientCall, Clients
 from whamming.server.rpc.parsing import parse
 from whamming.server.rpc.status import reporting
 from whamming.wire.fields import FieldError
@@ -62,6 +63,7 @@ def _method(
     clients: Clients,
     before: Callable[[Any], Awaitable[None]],
 ) -> grpc.RpcMethodHandler:
+    answer_bytes = LARGE_ANSWERS.get(f"/{method.containing_service.full_name}/{method.name}", 0)
     kind = message_factory.GetMessageClass(method.input_type)
 
     async def read(data: bytes) -> Message:
@@ -75,20 +77,15 @@ def _method(
             raise FieldError("request", "the call ended without a message; send one")
         return await read(data)
 
-    async def answer(unused: object, context: Any) -> bytes:
-        async with reporting(context):
-            with clients.call(context) as running:
-                response: Message = await call(await receive_one(running, context), running)
-                return response.SerializeToString()
-        raise AssertionError("unreachable: reporting has aborted the call")
-
-    async def answer_large(unused: object, context: Any) -> None:
+    async def answer(unused: object, context: Any) -> None:
         async with reporting(context):
             with clients.call(context) as running:
                 request = await receive_one(running, context)
-                async with clients.large_answer(running):
-                    # Returning the answer would end the block before gRPC has sent it.
-                    await context.write((await call(request, running)).SerializeToString())
+                await running.reserve_answer(answer_bytes)
+                data = (await call(request, running)).SerializeToString()
+                del request
+                running.forget_message()  # so that the call is not ended to make room: gRPC would keep the answer
+                await context.write(data)  # returning it would end the block before gRPC has sent it
 
     async def stream(unused: object, context: Any) -> None:
         async with reporting(context):
@@ -111,12 +108,10 @@ def _method(
             with clients.call(context) as running:
                 await call(receive, send, running)
 
-    # All handlers take a stream of requests, even for unary methods, because only such handlers can decide when gRPC
-    # receives a message. In HTTP/2 a unary request is a stream of one message.
+    # All handlers are for streams, even those of unary methods, because only such handlers can decide when gRPC
+    # receives a message, and wait until it has sent one. In HTTP/2 a unary call is two streams of one message each.
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(converse)
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(stream)
-    if f"/{method.containing_service.full_name}/{method.name}" in LARGE_ANSWERS:
-        return grpc.stream_stream_rpc_method_handler(answer_large)
-    return grpc.stream_unary_rpc_method_handler(answer)
+    return grpc.stream_stream_rpc_method_handler(answer)

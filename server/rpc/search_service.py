@@ -13,10 +13,13 @@ from whamming.server.search.call import SearchCall
 from whamming.server.search.once import search_once
 from whamming.server.search.options import OptionsReader
 from whamming.server.search.searcher import Searcher
+from whamming.storage.settings import MAX_PAYLOAD
 from whamming.v1 import search_pb2
 
 ONCE_ANSWER_BYTES: Final = 3 << 20
 """Maximum size of the hits in a response of SearchOnce."""
+HIT_BYTES: Final = 24
+"""Maximum size of a hit in a response of SearchOnce, without its payload."""
 
 
 class SearchService:
@@ -40,6 +43,7 @@ class SearchService:
     async def SearchOnce(  # noqa: N802
         self, request: search_pb2.SearchOnceRequest, context: ClientCall
     ) -> search_pb2.SearchOnceResponse:
+        await context.reserve_answer(_most_bytes(request.options))
         call = self._call(context)
         try:
             return await search_once(request, call, ONCE_ANSWER_BYTES)
@@ -75,3 +79,10 @@ class SearchService:
         """End all queries with resume tokens."""
         for call in list(self._calls):
             call.stop(results.SHUTDOWN)
+
+
+def _most_bytes(options: search_pb2.QueryOptions) -> int:
+    """Return the maximum size of the answer to a single query."""
+    if not options.HasField("k"):
+        return ONCE_ANSWER_BYTES
+    return min(options.k * (HIT_BYTES + options.payloads * MAX_PAYLOAD), ONCE_ANSWER_BYTES)
