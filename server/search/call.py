@@ -30,6 +30,9 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 CANCELLED_TOGETHER: Final = 100
 """Queries that a request cancels in one turn of the event loop."""
 
+REFUSED_ENDS: Final = 128
+"""Ends of refused queries that are sent together, with up to 1000 bytes of text each."""
+
 
 class SearchCall:
     """A Search call. ``lock`` guards its queries, their states and the send buffer."""
@@ -225,7 +228,8 @@ class SearchCall:
         """Send the ends of queries that were not registered."""
         with self.lock:
             self._check_unused([end.query_id for end in ended])
-            self.buffer.put(results.ends(ended))
+            for first in range(0, len(ended), REFUSED_ENDS):  # each has an error, so all of them can be too large
+                self.buffer.put(results.ends(ended[first : first + REFUSED_ENDS]))
 
     async def _cancel(self, query_ids: Sequence[int]) -> None:
         """Stop some queries, a few in each turn of the event loop."""

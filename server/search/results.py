@@ -29,7 +29,7 @@ EndReason = search_pb2.EndReason
 CHUNK_BYTES: Final = 64
 """Approximate size of a chunk in a message without its hits: its id, count and bound."""
 END_BYTES: Final = 64
-"""Approximate size of an end in a message."""
+"""Approximate size of an end in a message, without its error and its guesses."""
 
 
 class End(NamedTuple):
@@ -44,6 +44,16 @@ class End(NamedTuple):
     resume: Position | None = None
     failure: Failure | None = None
     guess: tuple[NDArray[np.uint64], NDArray[np.float64]] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate size in a message."""
+        size = END_BYTES
+        if self.failure is not None:
+            size += len(self.failure.message) + len(self.failure.field)
+        if self.guess is not None:
+            size += self.guess[0].nbytes + self.guess[1].nbytes
+        return size
 
 
 class Results(NamedTuple):
@@ -68,7 +78,9 @@ class Results(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Approximate size in a message."""
-        size = len(self.ids) + len(self.distances) + CHUNK_BYTES * len(self.counts) + END_BYTES * len(self.ends)
+        size = (
+            len(self.ids) + len(self.distances) + CHUNK_BYTES * len(self.counts) + sum(end.nbytes for end in self.ends)
+        )
         return size if self.payloads is None else size + sum(map(len, self.payloads)) + 4 * len(self.payloads)
 
 

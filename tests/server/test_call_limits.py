@@ -17,6 +17,7 @@ from whamming.server.search import call as calls
 from whamming.server.search import cursors
 from whamming.server.search.query import Query
 from whamming.server.search.scheduler import ClientQueue, Flow, Scheduler
+from whamming.server.search.send_buffer import RESPONSE_BYTES
 from whamming.v1 import error_pb2, search_pb2
 from whamming.v1.search_pb2 import QueryOptions, SearchRequest
 
@@ -184,6 +185,23 @@ async def test_reading_stops_while_the_send_buffer_is_overfull(bench: Bench) -> 
     await asyncio.wait_for(serving, PATIENCE)
     assert received == 400
     assert sum(len(response.ends.query_ids) for response in sent) == 4000
+
+
+async def test_ends_of_refused_queries_are_sent_in_several_messages(bench: Bench) -> None:
+    """The text of their errors counts, too."""
+    call = bench.call()
+    sent: list[search_pb2.SearchResponse] = []
+    left = [SearchRequest(queries=batch("docs", range(4096), QueryOptions(k=0), tables=np.ones((1, BITS, 2))))]
+
+    async def receive() -> SearchRequest | None:
+        return left.pop() if left else None
+
+    async def send(response: search_pb2.SearchResponse) -> None:
+        sent.append(response)
+
+    await asyncio.wait_for(call.search.run(receive, send), PATIENCE)
+    assert [query_id for response in sent for query_id in response.ends.query_ids] == list(range(4096))
+    assert max(response.ByteSize() for response in sent) <= RESPONSE_BYTES
 
 
 def test_queries_of_one_message_use_all_workers() -> None:
