@@ -33,7 +33,7 @@ def check_refused(index: StoredIndex, batch: Any, message: str) -> None:
     before = index.stats()
     for durability in (None, "async"):
         with pytest.raises(InvalidArgumentError, match=rf"^batch .*{message}.*batch\(\)"):
-            index.write(batch, durability)  # type: ignore[arg-type]
+            index.write(batch, durability)
     assert index.stats() == before, "nothing was logged"
 
 

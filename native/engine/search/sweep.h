@@ -90,7 +90,8 @@ struct sweep {
     struct wh_stats counts; /* blocks, planes, candidates, verified */
 };
 
-/* Prepare for one query. `optimum` and `delta` are borrowed. Returns a wh_status (WH_MEMORY); sweep_free is safe on a zeroed or failed struct. */
+/* Prepare for one query. `optimum` and `delta` are borrowed. Returns a wh_status (WH_MEMORY); sweep_free is safe on a
+ * zeroed or failed struct. */
 int sweep_init(struct sweep *sweep, const wh_index *index, const struct kernels *kernels,
                const struct distance *distance, const uint8_t *optimum, const uint64_t *delta);
 void sweep_free(struct sweep *sweep);
