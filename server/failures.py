@@ -36,14 +36,31 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Translate an error. An unexpected one is logged with its traceback."""
-    for kind, code, reason in TABLE:
-        if isinstance(error, kind):
-            field = getattr(error, "field", "")
-            return Failure(code, reason, shortened(str(error)), field, _RETRY_SECONDS.get(reason, 0.0))
-    log.error("unexpected error", exc_info=error)
-    reason = error_pb2.ERROR_REASON_INTERNAL
-    return Failure(code_pb2.INTERNAL, reason, "internal error; the server's log has the details")
+    """Translate an error, and drop its traceback. An unexpected one is logged with its traceback."""
+    try:
+        for kind, code, reason in TABLE:
+            if isinstance(error, kind):
+                field = getattr(error, "field", "")
+                return Failure(code, reason, shortened(str(error)), field, _RETRY_SECONDS.get(reason, 0.0))
+        log.error("unexpected error", exc_info=error)
+        reason = error_pb2.ERROR_REASON_INTERNAL
+        return Failure(code_pb2.INTERNAL, reason, "internal error; the server's log has the details")
+    finally:
+        drop_tracebacks(error)
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of its causes.
+
+    They refer to the variables of the functions that failed, and so to the call's messages, of up to 16 MiB. If such a
+    variable leads back to the error, all of it would stay in memory until the garbage collector runs.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__ = None
+        if found.__cause__ is not None:
+            found.__cause__.__traceback__ = None
+        found = found.__context__
 
 
 def shortened(text: str) -> str:

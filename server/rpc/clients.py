@@ -152,6 +152,7 @@ class ClientCall:
                 self._task.uncancel()
             raise self._error from None
         finally:
+            self._task = None  # it may refer to an error, whose traceback refers to this call
             self._kept = 0  # a task of the call that ends later must not set it again
             self._memory.set(self, 0)
             self._answers.free(self)

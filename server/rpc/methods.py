@@ -77,13 +77,16 @@ def _method(
             raise FieldError("request", "the call ended without a message; send one")
         return await read(data)
 
+    async def respond(running: ClientCall, context: Any) -> bytes:
+        request = await receive_one(running, context)
+        await running.reserve_answer(answer_bytes)
+        response: Message = await call(request, running)
+        return response.SerializeToString()
+
     async def answer(unused: object, context: Any) -> None:
         async with reporting(context):
             with clients.call(context) as running:
-                request = await receive_one(running, context)
-                await running.reserve_answer(answer_bytes)
-                data = (await call(request, running)).SerializeToString()
-                del request
+                data = await respond(running, context)
                 running.forget_message()  # so that the call is not ended to make room: gRPC would keep the answer
                 await context.write(data)  # returning it would end the block before gRPC has sent it
 

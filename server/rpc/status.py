@@ -60,13 +60,7 @@ class reporting:  # noqa: N801 - used like a function
             if isinstance(error, grpc.aio.InternalError):
                 raise error
             status = rpc_status.to_status(status_of(failure_of(error)))
-            # gRPC keeps the error that aborts the call, and through it this error and its causes. Their tracebacks
-            # would keep the call's messages alive until the garbage collector runs, so drop them.
             del trace
-            earlier: BaseException | None = error
-            while earlier is not None:
-                earlier.__traceback__ = None
-                earlier = earlier.__context__
             await self._context.abort_with_status(status)
         except grpc.aio.InternalError as lost:  # the client is gone
             raise asyncio.CancelledError from lost

@@ -1,0 +1,133 @@
+"""A call that fails or is cancelled frees its messages at once, without the garbage collector.
+
+A server collects garbage rarely. If an error refers to a message through its traceback, and the message leads back to
+the error, then calls of one client could take any amount of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.server.columns import pack_matrix
+from tests.serving import ServerProcess, wait_until
+from whamming.v1.index_pb2 import CreateIndexRequest, DeleteIndexRequest, IndexSettings
+from whamming.v1.item_pb2 import DeleteRequest, GetRequest, ItemBatch, ScanRequest, UpsertRequest
+from whamming.v1.search_pb2 import QueryBatch, QueryOptions, SearchOnceRequest, SearchRequest
+from whamming.wire.columns import id_column
+
+BITS, ITEMS = 256, 1000
+LARGE = 15 << 20
+CALLS = 10
+ROOM = 3 * LARGE
+"""Bytes by which the server may grow during CALLS calls: those of the running one, and what the allocator keeps."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as server:
+        with server.stubs() as stubs:
+            stubs.indexes.CreateIndex(CreateIndexRequest(name="docs", settings=IndexSettings(bits=BITS)))
+            items = ItemBatch(ids=id_column(np.arange(ITEMS)), codes=bytes(ITEMS * BITS // 8))
+            list(stubs.items.Upsert(iter([UpsertRequest(index="docs", items=items)])))
+        yield server
+        server.check_log()
+
+
+def queries(**columns: Any) -> SearchRequest:
+    options = QueryOptions(k=1)
+    return SearchRequest(queries=QueryBatch(index="docs", options=options, **columns))
+
+
+def many_queries() -> SearchRequest:
+    """Valid queries of 15 MiB."""
+    count = LARGE // (8 * 2 * BITS)
+    return queries(query_ids=range(count), tables=pack_matrix(np.ones((count, 2 * BITS))))
+
+
+IDS = id_column(np.arange(LARGE // 8))
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "CreateIndex": lambda stubs: stubs.indexes.CreateIndex(
+        CreateIndexRequest(name="x", settings=IndexSettings(bits=BITS), fitted_encoder=bytes(LARGE))
+    ),
+    "DeleteIndex": lambda stubs: stubs.indexes.DeleteIndex(DeleteIndexRequest(name="x" * LARGE)),
+    "Upsert": lambda stubs: list(
+        stubs.items.Upsert(iter([UpsertRequest(index="docs", items=ItemBatch(codes=bytes(LARGE)))]))
+    ),
+    "Delete": lambda stubs: stubs.items.Delete(DeleteRequest(index="missing", ids=IDS)),
+    "Get": lambda stubs: stubs.items.Get(GetRequest(index="docs", ids=IDS)),
+    "Scan": lambda stubs: list(stubs.items.Scan(ScanRequest(index="x" * LARGE))),
+    "SearchOnce": lambda stubs: stubs.search.SearchOnce(
+        SearchOnceRequest(index="docs", code=bytes(LARGE), options=QueryOptions(k=1))
+    ),
+    "Search": lambda stubs: list(stubs.search.Search(iter([queries(query_ids=[1, 1], codes=bytes(LARGE))]))),
+}
+
+
+def grown(server: ServerProcess, call: Callable[[], object]) -> int:
+    """Return by how many bytes a server grows if a call is repeated. The first one may fill caches."""
+    call()
+    before = server.usage().rss
+    for _ in range(CALLS):
+        call()
+    return server.usage().rss - before
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_calls_that_are_refused_free_their_messages(server: ServerProcess, method: str) -> None:
+    with server.stubs() as stubs:
+
+        def call() -> None:
+            with pytest.raises(grpc.RpcError):
+                REFUSED[method](stubs)
+
+        size = grown(server, call)
+    assert size <= ROOM, f"{size / 2**20:.0f} MiB"
+
+
+def test_queries_that_fail_free_their_messages(server: ServerProcess) -> None:
+    """The query fails, but its call does not."""
+    with server.stubs() as stubs:
+        size = grown(server, lambda: list(stubs.search.Search(iter([queries(query_ids=[1], codes=bytes(LARGE))]))))
+    assert size <= ROOM, f"{size / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["after a result", "at once"])
+@pytest.mark.parametrize("method", ["Upsert", "Search"])
+def test_calls_that_are_cancelled_free_their_messages(server: ServerProcess, method: str, begun: bool) -> None:
+    count = LARGE // (8 + BITS // 8)
+    items = ItemBatch(ids=id_column(np.arange(count)), codes=bytes(count * BITS // 8))
+    message = UpsertRequest(index="docs", items=items) if method == "Upsert" else many_queries()
+
+    with server.stubs() as stubs:
+        start = stubs.items.Upsert if method == "Upsert" else stubs.search.Search
+        sent, cancelled = threading.Event(), threading.Event()
+
+        def messages() -> Iterator[Any]:
+            yield message
+            sent.set()
+            cancelled.wait()
+
+        def call() -> None:
+            sent.clear()
+            cancelled.clear()
+            running = start(messages())
+            if begun:
+                next(running)
+            sent.wait()
+            running.cancel()
+            cancelled.set()
+            with contextlib.suppress(grpc.RpcError):
+                for _ in running:
+                    pass
+
+        before = server.usage().rss
+        for _ in range(CALLS):
+            call()
+        wait_until(lambda: server.usage().rss <= before + ROOM)
