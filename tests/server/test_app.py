@@ -214,7 +214,7 @@ def test_the_socket_of_a_killed_server_is_removed_by_the_next_one(
 
 
 def test_several_workers_need_a_directory() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"2 workers .*--data DIR"):
+    with pytest.raises(InvalidArgumentError, match=r"workers = 2; .*in-memory.*directory"):
         serve.run(Config(data=":memory:", workers=2), lambda address: None)
 
 
