@@ -276,7 +276,7 @@ class Scheduler(Generic[J]):
 
     def _has_work_for_worker(self) -> bool:
         """Return whether a worker should run the next job. Called with the lock held."""
-        if not self._heap:
+        if self._front() is None:  # unlike the heap, it does not count flows whose jobs were withdrawn
             return False
         if self._request_dispatch is None or not self._next_is_short():
             return True

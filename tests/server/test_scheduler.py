@@ -13,7 +13,7 @@ import pytest
 from tests.server import scheduler_bench
 from tests.server.scheduler_bench import SLICE, Outcome, SchedulerBench, Task, busy, counted
 from tests.serving import wait_until
-from whamming.server.search.scheduler import MAX_OPEN, MAX_TOGETHER, ClientQueue, Flow, ThroughputEstimate
+from whamming.server.search.scheduler import MAX_OPEN, MAX_TOGETHER, ClientQueue, Flow, Scheduler, ThroughputEstimate
 
 threaded = scheduler_bench.threaded
 single = scheduler_bench.single
@@ -55,6 +55,35 @@ def test_jobs_of_a_flow_take_turns(manual: SchedulerBench) -> None:
     assert sorted(order) == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
     last = order[5:9]
     assert set(last) == {"a", "b", "c"}
+
+
+def test_withdrawn_jobs_do_not_end_the_only_worker() -> None:
+    """It also looks whether the next job is one for the event loop."""
+    bench = SchedulerBench()
+    scheduler = Scheduler(1, SLICE, bench._run, request_dispatch=lambda: None)
+    started, proceed = threading.Event(), threading.Event()
+
+    def step(seconds: float) -> Outcome:
+        started.set()
+        proceed.wait()
+        return "done"
+
+    cancelled, later = Flow(), Task(Flow())
+    scheduler.submit(*_alone(Task(Flow(), step)))
+    scheduler.dispatch()
+    assert started.wait(20)
+    scheduler.submit(cancelled, [Task(cancelled)])
+    assert len(scheduler.withdraw(cancelled)) == 1
+    proceed.set()
+    wait_until(lambda: scheduler._idle == 1)
+    scheduler.submit(*_alone(later))
+    scheduler.dispatch()
+    assert later.ended.wait(20)
+    scheduler.close()
+
+
+def _alone(task: Task) -> tuple[Flow, list[Task]]:
+    return task.flow, [task]
 
 
 def test_begun_jobs_do_not_wait_for_all_new_ones(manual: SchedulerBench) -> None:
