@@ -23,8 +23,12 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Connect to ``target`` on the first call. ``methods`` have the form ``/package.Service/Method``."""
         self._clients = clients
         self._methods = methods
-        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self._channel = grpc.aio.insecure_channel(target, options=unlimited)
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.enable_retries", 0),  # gRPC may retry without a pause while the writer stops
+        ]
+        self._channel = grpc.aio.insecure_channel(target, options=options)
         self.own_writes = OwnWrites(self._channel, storage)
 
     def service(self, details: Any) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 import whamming
 from tests.serving import PATIENCE, ServerProcess
 from whamming import InvalidArgumentError, UnavailableError
-from whamming.remote.channel import shared_poller, split_address
+from whamming.remote.channel import open_channel, shared_poller, split_address
 from whamming.storage import ClosedError
 
 
@@ -204,3 +207,35 @@ def test_values_that_the_server_refuses(server: ServerProcess) -> None:
             search = index.search(np.zeros(1, dtype=np.uint8), weights=weights)
             with pytest.raises(InvalidArgumentError, match=r"nan|inf"):
                 next(search)
+
+
+async def test_grpc_does_not_retry_calls() -> None:
+    """The client does so itself, with pauses. gRPC has none, and does not stop."""
+    headers, settings, go_away = 1, 4, 7
+    streams: list[int] = []
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return struct.pack(">HBBBL", len(payload) >> 8, len(payload) & 255, kind, flags, stream) + payload
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speak HTTP/2, and shut down when the first call arrives, before it is handled."""
+        await reader.readexactly(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+        writer.write(frame(settings, 0, 0))
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                high, low, kind, flags, stream = struct.unpack(">HBBBL", await reader.readexactly(9))
+                await reader.readexactly(high << 8 | low)
+                if kind == settings and not flags:
+                    writer.write(frame(settings, 1, 0))
+                if kind == headers:
+                    streams.append(stream)
+                    writer.write(frame(go_away, 0, 0, struct.pack(">LL", 0, 0)))  # no stream was handled
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        channel = await open_channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", False, 20)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/whamming.v1.IndexService/ListIndexes")(b"")
+        await channel.close()
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert len(streams) == 1

@@ -19,7 +19,11 @@ from whamming.remote.tls import Tls
 from whamming.wire.service_errors import UnavailableError
 
 RECEIVE_BYTES: Final = 64 << 20
+NO_RETRIES: Final = ("grpc.enable_retries", 0)
+"""gRPC retries calls that no server has handled. If a server shuts down, it may do so without a pause and without end, and
+take gigabytes of memory in seconds. The client and its callers retry themselves."""
 OPTIONS: Final = [
+    NO_RETRIES,
     ("grpc.max_receive_message_length", RECEIVE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 20_000),
