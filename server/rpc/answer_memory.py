@@ -42,7 +42,7 @@ class AnswerMemory:
         """Wait until there is room for an answer, and reserve it for the call until :meth:`free`."""
         if size <= SMALL_ANSWER_BYTES:
             return
-        if self._has_room(call.client, size):
+        if self._has_room(call.client, size) and not self._has_to_wait(call.client):
             self._add(call, size)
             return
         turn = asyncio.get_running_loop().create_future()
@@ -52,22 +52,47 @@ class AnswerMemory:
                 await turn
         except TimeoutError:
             raise OverloadedError(
-                f"answers of {self.used} bytes wait to be read, {call.client.answer_bytes} of them by this client, and "
-                f"this one may have {size}; the maximum is {TOTAL_ANSWER_BYTES}, and {CLIENT_ANSWER_BYTES} per client: "
-                "read them, or try again later"
+                f"answers of up to {self.used} bytes are under way, {call.client.answer_bytes} of them to this client, "
+                f"and this one may have {size}; the maximum is {TOTAL_ANSWER_BYTES}, and {CLIENT_ANSWER_BYTES} per "
+                "client: read them, or try again later"
             ) from None
         finally:
             self._waiting.pop(call, None)
+            if not turn.done() or turn.cancelled():
+                self._continue()  # it held up others
 
     def free(self, call: ClientCall) -> None:
-        """Give back what a call has reserved, and let others continue in the order in which they came."""
+        """Give back what a call has reserved, and let others continue in the order in which they came.
+
+        A call that waits for room of its own client holds up later calls of this client only. One that waits for room
+        in total holds up all later calls.
+        """
         if not call.answer_bytes:
             return
         self._add(call, -call.answer_bytes)
+        self._continue()
+
+    def _continue(self) -> None:
+        held_up: set[Client] = set()
         for waiting, (size, turn) in self._waiting.items():
-            if not turn.done() and self._has_room(waiting.client, size):
+            if turn.done() or waiting.client in held_up:
+                continue
+            if self._has_room(waiting.client, size):
                 self._add(waiting, size)
                 turn.set_result(None)
+            elif self.used + size > TOTAL_ANSWER_BYTES and waiting.client.answer_bytes + size <= CLIENT_ANSWER_BYTES:
+                break
+            else:
+                held_up.add(waiting.client)
+
+    def _has_to_wait(self, client: Client) -> bool:
+        """Return whether a call that waits holds up new calls of this client."""
+        return any(
+            waiting.client is client
+            or (self.used + size > TOTAL_ANSWER_BYTES and waiting.client.answer_bytes + size <= CLIENT_ANSWER_BYTES)
+            for waiting, (size, turn) in self._waiting.items()
+            if not turn.done()
+        )
 
     def _has_room(self, client: Client, size: int) -> bool:
         return client.answer_bytes + size <= CLIENT_ANSWER_BYTES and self.used + size <= TOTAL_ANSWER_BYTES

@@ -57,6 +57,7 @@ class SearchService:
             self._options_of,
             context.client.queue,
             context.keep,
+            context.forget_message,
             max_queries=config.max_batch,
             buffer_bytes=config.buffer_kb << 10,
         )

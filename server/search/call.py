@@ -43,6 +43,7 @@ class SearchCall:
         options_of: OptionsReader,
         client: ClientQueue | None = None,
         keep: Callable[[int], None] = lambda size: None,
+        forget: Callable[[], None] = lambda: None,
         *,
         max_queries: int,
         buffer_bytes: int,
@@ -51,6 +52,7 @@ class SearchCall:
 
         ``client``: the queue of the client that made the call. None: a new queue for this call alone.
         ``keep``: receives the size of the requests in memory whenever it changes. Called in the event loop.
+        ``forget``: called in the event loop when the latest request is not in use any more, unless it is kept.
         """
         self.lock = threading.Lock()
         self.flow = Flow(client)
@@ -66,6 +68,7 @@ class SearchCall:
         self.turns = searcher.turns
         self._waiting_for_credit: set[Query] = set()
         self._keep = keep
+        self._forget_request = forget
         self._request_bytes = 0
         """Size of the requests that have running queries."""
         self._stopped: EndReason | None = None
@@ -124,6 +127,7 @@ class SearchCall:
                 else:
                     raise FieldError("request", "the request is empty; it must have queries, cancel or grant")
                 del request  # free it before waiting for the next one
+                self._forget_request()
         except Exception as error:  # Python deletes this variable at the end of the block, and so frees the messages
             self.close_requests(error)
         else:
