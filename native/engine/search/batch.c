@@ -31,7 +31,8 @@ struct batch {
     _Atomic size_t done; /* number of the first query that was not completed */
 };
 
-static int stopped(const struct batch *b) {
+static int stopped(const void *batch) {
+    const struct batch *b = batch;
     if (b->cancel && atomic_load_explicit((const volatile _Atomic uint32_t *)b->cancel, memory_order_relaxed)) return 1;
     return b->deadline != UINT64_MAX && clock_nanoseconds() >= b->deadline;
 }
@@ -43,8 +44,6 @@ static void add_time(wh_cursor *cursor, uint64_t *start) {
     *start = now;
 }
 
-static int stops(const void *batch) { return stopped(batch); }
-
 /* Sweep one part for all queries of a group that have chosen the sweep. Clears *complete if it was stopped early. */
 static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     const wh_index *index = b->parts[part].index;
@@ -54,13 +53,15 @@ static int sweep_together(const struct batch *b, wh_cursor *const cursors[], siz
         struct part *p = &cursors[i]->parts[part];
         if (p->phase != PHASE_SWEEP) continue;
         sweeping++;
+        p->entered = start;
         planes -= p->sweep.counts.blocks * index->planes;
     }
     if (sweeping == 0) return WH_OK;
     int together = 0;
-    for (size_t i = 0; i < count && sweeping == 1 && b->helpers > 1; i++) {
-        struct part *p = &cursors[i]->parts[part];
-        if (p->phase == PHASE_SWEEP) together = sweep_list_together(&p->sweep, &p->collector, b->helpers, stops, b);
+    if (b->helpers > 1) { /* there are more threads than queries, so the group has one query */
+        struct part *p = &cursors[0]->parts[part];
+        together = sweep_list_together(&p->sweep, &p->collector, b->helpers, stopped, b);
+        if (together) p->plan.k = UINT64_MAX; /* the time of several threads is not learned */
     }
     for (size_t last = tile, left = sweeping; left > 0; last = last < index->blocks_count ? last + tile : tile) {
         if (stopped(b)) {
