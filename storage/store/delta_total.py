@@ -39,6 +39,7 @@ class DeltaShare:
         self.must_seal = False
         """Whether the delta has to be sealed, however small it is."""
         self._sealer = sealer
+        self._counted = counted
         self._added_up = 0
         if counted:
             with _lock:
@@ -49,7 +50,7 @@ class DeltaShare:
 
         ``wait``: wait for this index if the total is much too large. The caller must not hold a lock of the index.
         """
-        if self._added_up <= self.size < self._added_up + STEP_BYTES:
+        if not self._counted or self._added_up <= self.size < self._added_up + STEP_BYTES:
             return
         self._added_up = self.size
         with _lock:
