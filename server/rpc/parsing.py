@@ -1,7 +1,8 @@
 """Parse requests in bounded memory.
 
-A parsed request takes little more memory than its bytes, with one exception: protobuf allocates a new message each
-time that the bytes switch to another message of a oneof. 16 MiB of such switches take 530 MiB. So a request with such a
+A parsed request takes little more memory than its bytes, at most about three times as much, with one exception:
+protobuf allocates a new message each time that the bytes switch to another message of a oneof. 16 MiB of such switches
+take 530 MiB. So a request with such a
 oneof may have few fields at its top level. Only the top level is checked, because no message within a request has such
 a oneof.
 """

@@ -1,7 +1,7 @@
 """Run blocking database calls in threads, so that they do not block the event loop.
 
 Clients share the threads fairly (:mod:`~whamming.server.rpc.client_threads`). A write may wait 10 seconds or more for a
-seal of its index. So writes have threads of their own, and reads never wait for them. Encoding vectors may take seconds
+seal of its index. So writes of items have threads of their own, and reads never wait for them. Encoding vectors may take seconds
 per message, so it has threads of its own, too, which the clients use in turns of a few milliseconds.
 """
 
@@ -49,11 +49,11 @@ class StorageThreads:
         self._dropping_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="whamming-drop")
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function that does not write in a thread."""
+        """Call a function that does not write items in a thread."""
         return await asyncio.wrap_future(self._threads.submit(CURRENT.get(), call, *args))
 
     async def write(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function that writes in a thread."""
+        """Call a function that writes items in a thread."""
         return await asyncio.wrap_future(self._writing_threads.submit(CURRENT.get(), call, *args))
 
     async def encode(self, steps: Steps[T]) -> T:

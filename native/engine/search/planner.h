@@ -42,7 +42,8 @@ double planner_buckets_nanoseconds(const struct wh_planner *planner, double from
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
 
 /* With what a single search for the k nearest should start. Mostly what was faster so far, sometimes the other: the
- * slower that is, the more rarely. So this takes at most 1/32 of the time of all searches. */
+ * slower that is, the more rarely. Once both times are known, the searches that start the slower way take about 1/32 of
+ * the time of all searches. */
 enum start planner_choose_start(struct wh_planner *planner, uint64_t k);
 
 /* Learn how long a single search for the k nearest took. */
