@@ -85,7 +85,10 @@ class Index:
         info = ffi.new("struct wh_index_info *")
         lib.wh_index_describe(self._handle, info)
         self.n: int = info.n
-        self.distinct: int = info.rows
+        self.rows: int = info.rows
+        """Number of stored codes. If many codes are equal, these are the distinct codes; otherwise all of them."""
+        self._id_bytes: int = info.id_bytes
+        self._place_bytes: int = info.place_bytes
         self.bits: int = info.bits
         self.table_count: int = info.tables
         self.tables: Tables = "none" if info.tables == 0 else ("multi", "single")[info.layout]
@@ -223,23 +226,32 @@ class Index:
 
     def ids_at(self, places: NDArray[np.integer[Any]] | slice) -> NDArray[np.uint64]:
         """Return the ids of the items at these places."""
-        width = self._buffers["ids"].nbytes // max(1, self.n)
-        if width == 0:
+        if self._id_bytes == 0:
             return np.arange(self.n, dtype=np.uint64)[places]
-        return np.frombuffer(self._buffers["ids"], dtype=f"<u{width}", count=self.n)[places].astype(np.uint64)
+        return self._numbers("ids", self._id_bytes, self.n, places)
+
+    def _numbers(
+        self, name: str, width: int, count: int, places: NDArray[np.integer[Any]] | slice = _ALL
+    ) -> NDArray[np.uint64]:
+        """Return numbers of ``width`` bytes each."""
+        packed = np.frombuffer(self._buffers[name], dtype=np.uint8, count=count * width).reshape(count, width)
+        chosen = packed[places]
+        numbers = np.zeros((len(chosen), 8), dtype=np.uint8)
+        numbers[:, :width] = chosen
+        return numbers.view("<u8").ravel()
 
     def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
         """Return the packed codes of the items at these places; by default of all items."""
         width = (self.bits + 7) // 8
-        rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.distinct * width)
-        rows = rows.reshape(self.distinct, width)
-        if self.distinct == self.n:  # take() is several times faster than indexing by an array
+        rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.rows * width)
+        rows = rows.reshape(self.rows, width)
+        if self.rows == self.n:  # take() is several times faster than indexing by an array
             return rows[places].copy() if isinstance(places, slice) else rows.take(places, axis=0)
-        starts = np.frombuffer(self._buffers["groups"], dtype="<u4", count=self.distinct + 1)
+        starts = self._numbers("groups", self._place_bytes, self.rows + 1)
         wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
-        groups = np.searchsorted(starts, wanted.astype(np.uint32), side="right") - 1
-        if len(groups) and not 0 <= groups.min() <= groups.max() < self.distinct:
-            raise CorruptIndexError(f"a place is outside the groups of the {self.distinct} distinct codes")
+        groups = np.searchsorted(starts, wanted.astype(np.uint64), side="right") - 1
+        if len(groups) and not 0 <= groups.min() <= groups.max() < self.rows:
+            raise CorruptIndexError(f"a place is outside the groups of the {self.rows} distinct codes")
         return rows.take(groups, axis=0)
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -67,7 +67,7 @@ enum wh_limits {
     WH_MAX_SUBSTRING_BITS = 32, /* bits of a table's substring */
     WH_MAX_TABLES = 4096,       /* tables of one index */
     WH_BLOCK_CODES = 128,       /* codes per block of WH_BLOCKS */
-    WH_FORMAT = 1               /* format version of the arrays */
+    WH_FORMAT = 2               /* format version of the arrays */
 };
 
 /* -- Costs ----------------------------------------------------------------------------------------------------------
@@ -135,10 +135,10 @@ int wh_costs_of_weights(const uint8_t *codes, int shared_code, const void *weigh
 
 enum wh_array {
     WH_META = 0,      /* sizes, layout, frequency of ones per bit */
-    WH_CODES = 1,     /* the distinct codes, row by row */
+    WH_CODES = 1,     /* the codes, row by row; equal codes may share a row */
     WH_BLOCKS = 2,    /* the same codes by planes of 4 bits, for the sweep */
     WH_IDS = 3,       /* ids, row by row; empty if each id equals its row */
-    WH_GROUPS = 4,    /* where each row's ids start; empty if all codes are distinct */
+    WH_GROUPS = 4,    /* where each row's ids start; empty if each row has one id */
     WH_DIRECTORY = 5, /* where each bucket of the tables starts and ends */
     WH_POSTINGS = 6,  /* rows, bucket by bucket */
     WH_ENTRIES = 7,   /* codes, bucket by bucket; empty for compact buckets */
@@ -173,8 +173,8 @@ struct wh_build_options {
         *cancel; /* another thread may set it to 1. The build then ends soon, with WH_STOPPED. May be NULL */
 };
 
-/* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32). Equal codes are stored
- * once, with all their ids.
+/* Build the arrays of an index over n codes (n x ceil(bits / 8) bytes, row-major; n < 2^32). If many codes are equal,
+ * they are stored once, with all their ids.
  *   ids       n distinct ids in any order; NULL: 0 .. n - 1. Not checked: if two items at the same distance have the
  *             same id, a search that resumes after one of them skips the other
  *   progress  rises from 0 to 1000 during the build; another thread may read it. May be NULL
@@ -194,14 +194,15 @@ typedef struct wh_index wh_index;
 
 struct wh_index_info {
     uint64_t n;    /* items */
-    uint64_t rows; /* distinct codes */
+    uint64_t rows; /* stored codes: n, or the number of distinct codes */
     uint32_t bits;
     uint32_t tables;
     uint32_t covered;
     uint32_t layout;
     uint32_t buckets;
     uint32_t reordered;
-    uint32_t explicit_ids; /* 1: built with ids */
+    uint32_t id_bytes;    /* of an entry of WH_IDS; 0: it is empty */
+    uint32_t place_bytes; /* of an entry of WH_GROUPS and WH_POSTINGS */
 };
 
 /* Open an index over borrowed arrays. They must stay in place and unchanged until wh_index_close. Reads WH_META only,

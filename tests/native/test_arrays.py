@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whamming.native import Index
+from whamming.native import Costs, Index
 
 META_BYTES = struct.calcsize("<4sIQQ10I")
 
@@ -24,20 +24,56 @@ def test_frequencies_and_blocks_are_those_of_the_codes(bits: int, n: int) -> Non
     given = rng.integers(0, 256, (n, (bits + 7) // 8), dtype=np.uint8)
     index = Index.build(given, bits, tables="none", reorder=False)
     codes = _bits_of(
-        np.frombuffer(index.arrays["codes"], dtype=np.uint8)[: index.distinct * given.shape[1]].reshape(
-            index.distinct, -1
-        ),
+        np.frombuffer(index.arrays["codes"], dtype=np.uint8)[: index.rows * given.shape[1]].reshape(index.rows, -1),
         bits,
     )
-    assert sorted(map(bytes, np.unique(_bits_of(given, bits), axis=0))) == sorted(map(bytes, codes))
+    rows = _bits_of(given, bits)
+    stored = rows if index.rows == n else np.unique(rows, axis=0)
+    assert sorted(map(bytes, stored)) == sorted(map(bytes, codes))
 
-    sample = codes[:: index.distinct // 65536 + 1]
+    sample = codes[:: index.rows // 65536 + 1]
     frequencies = np.frombuffer(index.arrays["meta"], dtype="<u2", offset=META_BYTES)
     assert frequencies.tolist() == (sample.sum(axis=0, dtype=np.int64) * 65535 // len(sample)).tolist()
 
-    planes, blocks = (bits + 3) // 4, (index.distinct + 127) // 128
+    planes, blocks = (bits + 3) // 4, (index.rows + 127) // 128
     padded = np.zeros((blocks * 128, planes * 4), dtype=np.uint8)
-    padded[: index.distinct, :bits] = codes
+    padded[: index.rows, :bits] = codes
     nibbles = np.packbits(padded.reshape(-1, 4), axis=1, bitorder="little").reshape(blocks, 2, 64, planes)
     expected = (nibbles[:, 0] | nibbles[:, 1] << 4).transpose(0, 2, 1)
     assert np.array_equal(np.frombuffer(index.arrays["blocks"], dtype=np.uint8), expected.ravel())
+
+
+def test_equal_codes_share_a_row_if_there_are_many() -> None:
+    """Otherwise it would take more memory to say which ids a row has."""
+    rng = np.random.default_rng(7)
+    codes = rng.permutation(np.arange(8000, dtype="<u4")).view(np.uint8).reshape(-1, 4)
+    few, often, many = codes.copy(), codes.copy(), codes.copy()
+    few[:900] = codes[1000:1900]
+    often[:17] = codes[1000]
+    many[:1200] = codes[1200:2400]
+    for given, rows in ((codes, 8000), (few, 8000), (often, 7983), (many, 6800)):
+        index = Index.build(given, 32)
+        assert index.rows == rows
+        assert (len(index.arrays["groups"]) == 0) == (rows == 8000)
+        assert (index.codes_at()[np.argsort(index.ids)] == given).all()
+
+
+@pytest.mark.parametrize("largest", [0xFF, 0x100, 0xFFFF, 0x10000, 2**24, 2**40, 2**48 - 1, 2**56, 2**64 - 1])
+def test_ids_take_as_few_bytes_as_the_largest_needs(largest: int) -> None:
+    ids = np.array([3, largest, 1, 7], dtype=np.uint64)
+    index = Index.build(np.array([[1], [2], [2], [2]], dtype=np.uint8), 8, ids)
+    assert len(index.arrays["ids"]) == 4 * ((largest.bit_length() + 7) // 8) + 8
+    assert sorted(index.ids.tolist()) == sorted(ids.tolist())
+    assert index.ids_at(np.array([2, 0])).tolist() == [index.ids[2], index.ids[0]]
+    order = np.argsort(index.ids).astype(np.uint32)
+    assert (index.ids[index.find(order, ids).astype(int)] == ids).all()
+
+
+@pytest.mark.parametrize("n", [1, 254, 255, 256, 65_534, 65_535, 65_536])
+def test_rows_take_as_few_bytes_as_the_number_of_items_needs(n: int) -> None:
+    codes = np.arange(n, dtype="<u4").view(np.uint8).reshape(-1, 4)
+    index = Index.build(codes, 32, tables="multi")
+    width = (n.bit_length() + 7) // 8
+    assert len(index.arrays["postings"]) == index.table_count * n * width + 8
+    found = index.search(Costs.hamming(codes[-1:], 32), k=1)
+    assert found.ids.tolist() == [[n - 1]]

@@ -212,7 +212,7 @@ def test_equal_codes_are_stored_once_and_trailing_bits_ignored(tables: Tables, b
     noisy = clean.copy()
     noisy[:, -1] |= noise.astype(np.uint8)
     index = Index.build(noisy, BITS, None, tables, buckets)
-    assert index.distinct == len(np.unique(clean, axis=0)) < len(np.unique(noisy, axis=0))
+    assert index.rows == len(np.unique(clean, axis=0)) < len(np.unique(noisy, axis=0))
     assert copied(index) == copied(Index.build(clean, BITS, None, tables, buckets))
 
 

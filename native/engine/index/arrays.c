@@ -20,13 +20,14 @@ void substrings_fill(struct substring *substring, const struct meta *meta) {
 
 void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
     uint64_t n = meta->n, rows = meta->rows, b = code_bytes_of(meta->bits), m = meta->tables;
+    uint64_t width = bytes_of_number(n);
     uint64_t blocks = (rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES;
     size[WH_META] = sizeof(struct meta) + 2 * (uint64_t)meta->bits;
     size[WH_CODES] = rows * b + 8;
     size[WH_BLOCKS] = blocks * planes_of(meta->bits) * 64;
-    size[WH_IDS] = n * meta->id_bytes;
-    size[WH_GROUPS] = rows < n ? 4 * (rows + 1) : 0;
-    size[WH_POSTINGS] = m * rows * 4;
+    size[WH_IDS] = n && meta->id_bytes ? n * meta->id_bytes + 8 : 0;
+    size[WH_GROUPS] = rows < n ? (rows + 1) * width + 8 : 0;
+    size[WH_POSTINGS] = m && rows ? m * rows * width + 8 : 0;
     size[WH_ENTRIES] = m && meta->buckets == WH_FAST ? m * rows * b + 8 : 0;
     size[WH_DIRECTORY] = 0;
     if (m == 0) return;
@@ -57,7 +58,7 @@ static int meta_is_sound(const struct meta *meta) {
     if (m > meta->covered || (m && (meta->covered + m - 1) / m > WH_MAX_SUBSTRING_BITS)) return 0;
     if (meta->layout > WH_SINGLE || meta->buckets > WH_FAST || meta->reordered > 1 || meta->narrow > 1) return 0;
     if (meta->narrow && meta->layout != WH_SINGLE) return 0;
-    if (meta->id_bytes != 0 && meta->id_bytes != 4 && meta->id_bytes != 8) return 0;
+    if (meta->id_bytes > 8) return 0;
     return meta->directory_bits >= 1 && meta->directory_bits <= 31;
 }
 
@@ -93,6 +94,9 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     index->blocks = arrays->data[WH_BLOCKS];
     index->ids = arrays->data[WH_IDS];
     index->groups = size[WH_GROUPS] ? arrays->data[WH_GROUPS] : NULL;
+    index->place_bytes = bytes_of_number(meta.n);
+    index->place_mask = mask_of_bytes(index->place_bytes);
+    index->id_mask = mask_of_bytes(meta.id_bytes);
     index->directory = arrays->data[WH_DIRECTORY];
     index->postings = arrays->data[WH_POSTINGS];
     index->entries = size[WH_ENTRIES] ? arrays->data[WH_ENTRIES] : NULL;
@@ -122,6 +126,7 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info) {
         .layout = meta->layout,
         .buckets = meta->buckets,
         .reordered = meta->reordered,
-        .explicit_ids = meta->id_bytes == 8,
+        .id_bytes = meta->id_bytes,
+        .place_bytes = index->place_bytes,
     };
 }

@@ -3,7 +3,11 @@
 /* The flat arrays of an index, and the index opened over them.
  *
  * All integers are little-endian and may be unaligned. There are n codes of b bits, each B = ceil(b / 8) bytes long.
- * The r distinct codes are the rows. There are m tables.
+ * The codes are stored in r rows. If many codes are equal, they share a row, and the rows are the distinct codes.
+ * Otherwise each row has one code, and r = n. There are m tables.
+ *
+ * Numbers below or equal to n take W bytes each, as few as n needs. Ids take as few bytes as the largest one needs. After
+ * an array of such numbers, unless it is empty, there are 8 zero bytes, so that 8-byte loads never leave the array.
  *
  *   META       struct meta, then uint16 frequency[b]: fraction of ones per bit, in units of 1 / 65535, estimated from
  *              up to 65,536 rows
@@ -15,10 +19,10 @@
  *              | plane 0 | plane 1 | ... | plane P - 1 | plane 0 | ...
  *              |64 bytes |
  *
- *   IDS        id_bytes (0, 4 or 8) per code, row by row, increasing within a row; 0: each id equals its row
- *   GROUPS     uint32 start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
+ *   IDS        id_bytes (0 to 8) per code, row by row, increasing within a row; 0: each id equals its row
+ *   GROUPS     W bytes start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
  *   DIRECTORY  see "Buckets" below
- *   POSTINGS   uint32 row x (m x r). Multi: by table, then by bucket. Single: by bucket, then by table. Rows increase
+ *   POSTINGS   W bytes row x (m x r). Multi: by table, then by bucket. Single: by bucket, then by table. Rows increase
  *              within a bucket of a table
  *   ENTRIES    fast buckets: B bytes x (m x r), the code of the posting at the same position, then 8 zero bytes
  *
@@ -80,6 +84,9 @@ struct wh_index {
     const uint8_t *blocks;
     const uint8_t *ids;
     const uint8_t *groups; /* NULL if every row has one id */
+    uint32_t place_bytes;  /* W */
+    uint64_t place_mask;   /* the bits of a number of W bytes */
+    uint64_t id_mask;      /* the bits of an id */
     const uint8_t *directory;
     const uint8_t *postings;
     const uint8_t *entries;
@@ -119,6 +126,21 @@ static inline uint32_t bucket_of(uint32_t key, const struct substring *s) {
     return (key * UINT32_C(2654435769)) >> (32 - s->directory_bits);
 }
 
+/* How many bytes a number needs, at least 1. */
+static inline uint32_t bytes_of_number(uint64_t number) {
+    uint32_t bytes = 1;
+    while (bytes < 8 && number >> 8 * bytes) bytes++;
+    return bytes;
+}
+
+/* The bits of a number of this many bytes, 0 to 8. */
+static inline uint64_t mask_of_bytes(uint32_t bytes) { return bytes < 8 ? (UINT64_C(1) << 8 * bytes) - 1 : UINT64_MAX; }
+
+/* Write a number of this many bytes, 1 to 8. */
+static inline void store_number(uint8_t *p, uint32_t bytes, uint64_t number) {
+    for (uint32_t i = 0; i < bytes; i++) p[i] = (uint8_t)(number >> 8 * i);
+}
+
 /* Compute the substrings (see above) and the offsets of their directories. */
 void substrings_fill(struct substring *substring, const struct meta *meta);
 
@@ -144,14 +166,22 @@ static inline const uint8_t *id_address(const wh_index *index, uint64_t place) {
 }
 
 static inline uint64_t id_at(const wh_index *index, uint64_t place) {
-    switch (index->meta.id_bytes) {
-    case 4:
-        return load32(id_address(index, place));
-    case 8:
-        return load64(id_address(index, place));
-    default:
-        return place;
-    }
+    return index->meta.id_bytes ? load64(id_address(index, place)) & index->id_mask : place;
+}
+
+/* The place of the first id of a row. Needs index->groups. For row = r: n. */
+static inline const uint8_t *group_address(const wh_index *index, uint64_t row) {
+    return index->groups + row * index->place_bytes;
+}
+static inline uint64_t group_at(const wh_index *index, uint64_t row) {
+    return load64(group_address(index, row)) & index->place_mask;
+}
+
+static inline const uint8_t *posting_address(const wh_index *index, uint64_t position) {
+    return index->postings + position * index->place_bytes;
+}
+static inline uint32_t posting_at(const wh_index *index, uint64_t position) {
+    return (uint32_t)(load64(posting_address(index, position)) & index->place_mask);
 }
 
 /* The address of a bucket of table t in the directory. */

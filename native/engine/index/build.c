@@ -80,10 +80,10 @@ static void place_table(void *context, size_t table, uint32_t worker) {
     size_t stride = b->wide ? b->meta.tables : 1, bytes = code_bytes_of(b->meta.bits);
     uint64_t places = UINT64_C(1) << b->substring[t].directory_bits, base = b->wide ? 0 : t * b->meta.rows;
     for (uint64_t bucket = 0; bucket < places; bucket++) next[bucket] = offset[bucket * stride];
-    uint32_t *postings = (uint32_t *)b->data[WH_POSTINGS];
+    uint32_t width = bytes_of_number(b->meta.n);
     for (uint64_t row = 0; row < b->meta.rows && !must_stop(b, row); row++) {
         uint64_t position = base + next[key_bucket(b, t, row)]++;
-        postings[position] = (uint32_t)row;
+        store_number(b->data[WH_POSTINGS] + position * width, width, row);
         if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
     }
     uint32_t done = atomic_fetch_add(&b->tables_done, 1) + 1;
@@ -170,31 +170,52 @@ static int compare_ids(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Fill IDS and GROUPS. Code i has the row row_of[distinct->number_of[i]]. `next` is scratch: one number per row. */
-static void write_ids(struct build *b, const uint64_t *ids, const struct distinct *distinct, const uint32_t *row_of,
-                      uint32_t *next) {
+/* Sort the ids of each row. The ids of row i end before place end[i]. `most`: of one row. */
+static int sort_ids(struct build *b, const uint32_t *end, size_t most) {
+    uint32_t width = b->meta.id_bytes;
+    uint64_t *ids = wh_malloc(sizeof *ids * most), mask = mask_of_bytes(width);
+    if (!ids) return WH_MEMORY;
+    for (uint64_t row = 0; row < b->meta.rows; row++) {
+        uint64_t first = row ? end[row - 1] : 0, count = end[row] - first;
+        if (count < 2) continue;
+        uint8_t *at = b->data[WH_IDS] + first * width;
+        for (uint64_t i = 0; i < count; i++) ids[i] = load64(at + i * width) & mask;
+        qsort(ids, (size_t)count, sizeof *ids, compare_ids);
+        for (uint64_t i = 0; i < count; i++) store_number(at + i * width, width, ids[i]);
+    }
+    wh_free(ids);
+    return WH_OK;
+}
+
+/* Fill IDS and GROUPS. Code i has the row row_of[distinct->number_of[i]]. `next` is scratch: one number per row.
+ * Returns a wh_status (WH_MEMORY). */
+static int write_ids(struct build *b, const uint64_t *ids, const struct distinct *distinct, const uint32_t *row_of,
+                     uint32_t *next) {
     uint64_t n = b->meta.n, rows = b->meta.rows;
+    uint32_t width = bytes_of_number(n), start = 0, most = 0;
     memset(next, 0, sizeof *next * (size_t)rows);
     for (uint64_t i = 0; i < n; i++) next[row_of[distinct->number_of[i]]]++;
-    uint32_t start = 0;
     for (uint64_t row = 0; row < rows; row++) {
         uint32_t count = next[row];
-        if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * row, &start, 4);
+        if (b->size[WH_GROUPS]) store_number(b->data[WH_GROUPS] + row * width, width, start);
+        if (count > most) most = count;
         next[row] = start;
         start += count;
     }
-    if (b->size[WH_GROUPS]) memcpy(b->data[WH_GROUPS] + 4 * rows, &start, 4);
-    if (b->meta.id_bytes == 0) return;
+    if (b->size[WH_GROUPS]) store_number(b->data[WH_GROUPS] + rows * width, width, start);
+    if (b->meta.id_bytes == 0) return WH_OK;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t place = next[row_of[distinct->number_of[i]]]++;
-        if (ids) ((uint64_t *)b->data[WH_IDS])[place] = ids[i];
-        else ((uint32_t *)b->data[WH_IDS])[place] = (uint32_t)i; /* increases within a row because i does */
+        uint64_t place = next[row_of[distinct->number_of[i]]]++, id = ids ? ids[i] : i;
+        store_number(b->data[WH_IDS] + place * b->meta.id_bytes, b->meta.id_bytes, id);
     }
-    for (uint64_t row = 0; ids && b->size[WH_GROUPS] && row < rows; row++) {
-        uint32_t first = row ? next[row - 1] : 0;
-        if (next[row] - first > 1)
-            qsort((uint64_t *)b->data[WH_IDS] + first, next[row] - first, sizeof(uint64_t), compare_ids);
-    }
+    return ids && most > 1 ? sort_ids(b, next, most) : WH_OK; /* without `ids`, they increase because i does */
+}
+
+/* How many bytes the largest id needs. */
+static uint32_t bytes_of_ids(const uint64_t *ids, uint64_t n) {
+    uint64_t all = n; /* has the highest bit of each id */
+    for (uint64_t i = 0; ids && i < n; i++) all |= ids[i];
+    return bytes_of_number(all);
 }
 
 /* Count the ones of each bit in `rows` codes, `step` codes apart. A word holds eight counters of one byte each. They
@@ -235,8 +256,10 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
     uint8_t last_mask = (uint8_t)(o->bits & 7 ? (1u << (o->bits & 7)) - 1 : 255);
     int status = distinct_find(distinct, codes, n, bytes, last_mask, b->cancel);
     if (status != WH_OK) return status;
+    status = distinct_keep_rare(distinct, n);
+    if (status != WH_OK) return status;
     uint64_t rows = b->meta.rows = distinct->count;
-    b->meta.id_bytes = ids ? 8 : o->reorder || rows < n ? 4 : 0;
+    b->meta.id_bytes = ids || o->reorder || rows < n ? bytes_of_ids(ids, n) : 0;
     progress_report(b->progress, DISTINCT);
 
     arrays_sizes(&b->meta, b->size);
@@ -260,7 +283,8 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
         if (status != WH_OK) return status;
     }
     for (uint64_t row = 0; row < rows; row++) row_of[order[row]] = (uint32_t)row;
-    write_ids(b, ids, distinct, row_of, next);
+    status = write_ids(b, ids, distinct, row_of, next);
+    if (status != WH_OK) return status;
     progress_report(b->progress, ORDERED);
 
     parallel_run(o->threads, (size_t)((rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES), fill_block, b);

@@ -1,8 +1,8 @@
 /* Finding equal codes.
  *
  * Short codes of real data often repeat thousands of times (GIST1M has 48,670 copies of one 32-bit code). Because such
- * a code is stored once, each search compares it once. Distinct codes are numbered in the order in which they first occur.
- * A hash table with open addressing, at most half full, holds these numbers.
+ * a code is stored once, each search compares it once. Distinct codes are numbered in the order in which they first
+ * occur. A hash table with open addressing, at most half full, holds these numbers.
  */
 #include "index/distinct.h"
 
@@ -13,6 +13,10 @@
 #include <string.h>
 
 enum { EMPTY = 0xFFFFFFFF };
+enum {
+    MANY = 8,        /* equal codes are stored once if one in MANY codes repeats another, ... */
+    MOST_COPIES = 16 /* ... or if one code occurs more often than this */
+};
 
 /* A multiply-and-fold hash that takes 8 bytes at a time. The last byte is masked. */
 static uint64_t hash(const uint8_t *code, size_t bytes, uint8_t last_mask) {
@@ -74,6 +78,18 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
         }
     }
     wh_free(table);
+    return WH_OK;
+}
+
+int distinct_keep_rare(struct distinct *d, uint64_t n) {
+    if (d->count == n || (n - d->count) * MANY > n) return WH_OK;
+    uint8_t *copies = wh_calloc((size_t)d->count, 1);
+    if (!copies) return WH_MEMORY;
+    int rare = 1;
+    for (uint64_t i = 0; i < n && rare; i++) rare = ++copies[d->number_of[i]] <= MOST_COPIES;
+    wh_free(copies);
+    for (uint64_t i = 0; i < n && rare; i++) d->number_of[i] = d->first[i] = (uint32_t)i;
+    if (rare) d->count = n;
     return WH_OK;
 }
 

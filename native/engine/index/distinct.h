@@ -15,6 +15,9 @@ struct distinct {
  * zeroed or failed struct. */
 int distinct_find(struct distinct *distinct, const uint8_t *codes, uint64_t n, size_t code_bytes, uint8_t last_mask,
                   volatile uint32_t *cancel);
+/* If few codes are equal to others, treat all n codes as distinct: a row of several ids costs each row the place of its
+ * first id, and saves little. Returns a wh_status (WH_MEMORY). */
+int distinct_keep_rare(struct distinct *distinct, uint64_t n);
 void distinct_free(struct distinct *distinct);
 
 #endif

@@ -205,7 +205,7 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
         const uint8_t *code = entry + at * bytes;
         uint64_t steps = distance_of(p->distance, code);
         if (!collect_may_keep(c, steps, carry)) continue;
-        found[within++] = (struct found){code, steps, load32(index->postings + 4 * (start + at))};
+        found[within++] = (struct found){code, steps, posting_at(index, start + at)};
     }
     return consider_all(p, c, t, key, found, within);
 }
@@ -219,7 +219,7 @@ static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_
     uint32_t rows[SIEVE_CODES];
     uint8_t in[SIEVE_CODES];
     for (size_t i = 0; i < count; i++) {
-        rows[i] = load32(index->postings + 4 * (start + i));
+        rows[i] = posting_at(index, start + i);
         if (rows[i] >= index->meta.rows) return 0;
         __builtin_prefetch(index->codes + rows[i] * bytes);
     }
@@ -282,11 +282,11 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
             uint32_t number = bucket_of(bucket->key.key, &index->substring[t]);
             if (!bucket_range(index, t, number, &bucket->start, &bucket->stop)) return PROBE_FAILED_CORRUPT;
             if (index->entries) fetch_entries(index, bucket); /* row numbers are needed for the few hits only */
-            else __builtin_prefetch(index->postings + 4 * bucket->start);
+            else __builtin_prefetch(posting_address(index, bucket->start));
         } else if (i == 1 && !index->entries) {
             uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
             for (uint64_t at = bucket->start; at < stop; at++)
-                __builtin_prefetch(index->codes + load32(index->postings + 4 * at) * (uint64_t)index->code_bytes);
+                __builtin_prefetch(index->codes + posting_at(index, at) * (uint64_t)index->code_bytes);
         }
     }
     return PROBE_PAUSED;

@@ -1,6 +1,6 @@
 #ifndef WHAMMING_ROWS_H
 #define WHAMMING_ROWS_H
-/* A row is one distinct code. These functions offer the items that have this code to the collector. */
+/* A row is one stored code. These functions offer its items to the collector. */
 #include "index/arrays.h"
 #include "search/collect.h"
 #include "search/distance.h"
@@ -9,11 +9,11 @@
  * all codes are distinct, the row is also the place, so fetch_group prefetches the id itself. If each id equals its
  * row, there is nothing to prefetch. */
 static inline void fetch_group(const wh_index *index, uint32_t row) {
-    if (index->groups) __builtin_prefetch(index->groups + 4 * (uint64_t)row);
+    if (index->groups) __builtin_prefetch(group_address(index, row));
     else if (index->meta.id_bytes) __builtin_prefetch(id_address(index, row));
 }
 static inline void fetch_ids(const wh_index *index, uint32_t row) {
-    if (index->groups) __builtin_prefetch(id_address(index, load32(index->groups + 4 * (uint64_t)row)));
+    if (index->groups) __builtin_prefetch(id_address(index, group_at(index, row)));
 }
 
 static inline int is_dead(const struct collector *collector, uint64_t place) {
@@ -27,7 +27,7 @@ static inline int offer_row(const wh_index *index, struct collector *collector, 
             collect_offer(collector, (struct hit){distance.steps, distance.rest, id_at(index, row)});
         return 1;
     }
-    uint64_t start = load32(index->groups + 4 * (uint64_t)row), stop = load32(index->groups + 4 * (uint64_t)row + 4);
+    uint64_t start = group_at(index, row), stop = group_at(index, (uint64_t)row + 1);
     if (start > stop || stop > index->meta.n) return 0;
     for (uint64_t place = start; place < stop; place++) {
         if (is_dead(collector, place)) continue;

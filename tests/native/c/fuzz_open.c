@@ -18,8 +18,7 @@
 
 enum { BUILT = 8, MAX_BYTES = 1 << 20 };
 
-/* Valid indexes: both layouts, both kinds of buckets, hashed and narrow directories, groups, ids of 0, 4 and 8 bytes.
- * */
+/* Valid indexes: both layouts, both kinds of buckets, hashed and narrow directories, groups, ids of several sizes. */
 static struct wh_arrays built[BUILT];
 
 static void build_all(void) {
@@ -142,7 +141,7 @@ static void run_raw(const uint8_t *input, size_t size) {
     if (meta.covered - 1u >= meta.bits) meta.covered = 1 + meta.covered % meta.bits;
     if (meta.tables > meta.covered) meta.tables %= meta.covered + 1;
     if (meta.directory_bits - 1u >= 31) meta.directory_bits = 1 + meta.directory_bits % 14;
-    if (meta.id_bytes > 8) meta.id_bytes = meta.id_bytes % 3 * 4;
+    if (meta.id_bytes > 8) meta.id_bytes %= 9;
     meta.layout &= 1;
     meta.buckets &= 1;
     meta.reordered &= 1;
