@@ -1,8 +1,8 @@
 """Run blocking database calls in threads, so that they do not block the event loop.
 
 Clients share the threads fairly (:mod:`~whamming.server.rpc.client_threads`). A write may wait 10 seconds or more for a
-seal of its index. So writes of items have threads of their own, and reads never wait for them. Encoding vectors may take seconds
-per message, so it has threads of its own, too, which the clients use in turns of a few milliseconds.
+seal of its index. So writes of items have threads of their own, and reads never wait for them. Encoding vectors may
+take seconds per message, so it has threads of its own, too, which the clients use in turns of a few milliseconds.
 """
 
 from __future__ import annotations

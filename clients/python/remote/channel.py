@@ -20,8 +20,8 @@ from whamming.wire.service_errors import UnavailableError
 
 RECEIVE_BYTES: Final = 64 << 20
 NO_RETRIES: Final = ("grpc.enable_retries", 0)
-"""gRPC retries calls that no server has handled. If a server shuts down, it may do so without a pause and without end, and
-take gigabytes of memory in seconds. The client and its callers retry themselves."""
+"""gRPC retries calls that no server has handled. If a server shuts down, it may do so without a pause and without end,
+and take gigabytes of memory in seconds. The client retries calls itself."""
 OPTIONS: Final = [
     NO_RETRIES,
     ("grpc.max_receive_message_length", RECEIVE_BYTES),
