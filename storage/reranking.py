@@ -234,7 +234,7 @@ class Reranked:
         """A lower bound on the distances of all items not returned yet; minus infinity if nothing is known of them."""
         if not self.exact:
             return -math.inf
-        return min(self._ranked.nearest, self._beyond)
+        return min(self._ranked.nearest, self._ranked.nearest_dropped, self._beyond)
 
     @property
     def exhausted(self) -> bool:

@@ -22,6 +22,8 @@ class RankedHits:
         self._runs: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
         self._heads: list[tuple[float, int, int, int]] = []
         """A heap of the first remaining hit of each run: its distance, its id, the number of the run, its position."""
+        self.nearest_dropped = math.inf
+        """The distance of the nearest hit that was not kept, because it is not among the nearest ``limit``."""
 
     def add(self, distances: NDArray[np.float64], ids: NDArray[np.uint64]) -> None:
         """Add hits."""
@@ -75,5 +77,8 @@ class RankedHits:
     def _sorted(
         self, distances: NDArray[np.float64], ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-        order = np.lexsort((ids, distances))[: self._left]
+        order = np.lexsort((ids, distances))
+        if len(order) > self._left:
+            self.nearest_dropped = min(self.nearest_dropped, float(distances[order[self._left]]))
+            order = order[: self._left]
         return distances[order], ids[order]

@@ -88,6 +88,23 @@ def test_the_bound_holds_at_every_step(kind: Kind, seed: int) -> None:
         assert list(search) == []
 
 
+@generated(30)
+@given(k=st.integers(0, 30), rows=st.integers(0, 40), seed=st.integers(0, 999), rerank=st.sampled_from(["exact", 1000]))
+def test_the_bound_holds_for_the_items_beyond_k(k: int, rows: int, seed: int, rerank: Rerank) -> None:
+    vectors = make_vectors(rows + 1, 16, seed, 0.3)
+    with whamming.open() as db:
+        docs = filled(db, vectors, "lsh")
+        distances = [distance for distance, _ in truth(docs, vectors[0])] + [math.inf]
+        search = docs.search(vector=vectors[0], k=k, rerank=rerank)
+        count = len(list(search))
+        assert count == min(k, rows + 1)
+        assert search.lower_bound <= distances[count]
+        if k > rows:
+            assert search.lower_bound == math.inf
+        elif k:
+            assert search.lower_bound >= distances[count - 1]
+
+
 def test_near_duplicates_are_proven_without_looking_at_all_items() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
