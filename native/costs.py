@@ -23,6 +23,17 @@ _SCALE: Final = np.dtype(
     [("low", "u8"), ("high", "i8"), ("exponent", "i4"), ("shift", "u4"), ("rounded", "u4"), ("reserved", "u4")]
 )
 """``struct wh_scale``. ``low`` and ``high`` are the two halves of the floor."""
+_BYTES_AND_BITS: Final = "convert bytes with np.uint8(x), and bits with np.packbits(x, axis=-1, bitorder='little')"
+_REMEDIES: Final = {
+    "i": _BYTES_AND_BITS,
+    "u": _BYTES_AND_BITS,
+    "b": "pack booleans with np.packbits(x, axis=-1, bitorder='little')",
+    "f": "give vectors as vectors= or vector= (the index needs an encoder), or make codes of their signs with "
+    "np.packbits(x > 0, axis=-1, bitorder='little')",
+    "S": "convert bytes with np.frombuffer(x, dtype=np.uint8)",
+    "U": "convert hexadecimal text with np.frombuffer(bytes.fromhex(x), dtype=np.uint8)",
+}
+"""How to make packed codes, by the kind of the given array's dtype."""
 _SAFE_SPAN: Final = 2.0**60
 """Costs whose magnitudes differ by at most this factor can always be added up exactly."""
 
@@ -45,9 +56,7 @@ def as_array(values: ArrayLike, what: str, dtype: Any = None) -> NDArray[Any]:
 
 def remedy_for(dtype: np.dtype[Any]) -> str:
     """Return how to make packed codes from an array of another type."""
-    if dtype.kind in "iu":
-        return "convert bytes with np.uint8(x), and bits with np.packbits(x, axis=-1, bitorder='little')"
-    return "pack booleans with np.packbits(x, axis=-1, bitorder='little')"
+    return _REMEDIES.get(dtype.kind, "give packed bytes, as from np.packbits(x, axis=-1, bitorder='little')")
 
 
 def as_codes(codes: ArrayLike, bits: int, what: str = "codes") -> NDArray[np.uint8]:
@@ -281,10 +290,16 @@ def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
         sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
         per_bit = sizes.max(axis=1)
         least, most, bit = float(sizes[sizes > 0].min()), float(per_bit.max()), int(per_bit.argmax())
-        others = float(per_bit.sum() - most)
-        remedy = f"set costs that do not matter, below {most / _SAFE_SPAN:g}, to 0"
-        if others < most:  # the usual reason: a bit that has to match
-            remedy = f"lower the cost of bit {bit}; above {others:g}, the sum of all others, it decides anyway"
+        others = float(np.delete(per_bit, bit).sum())
+        needed, remedies = most, []
+        if 0 < 2 * others < most:  # the usual reason: a bit that has to match
+            needed = 2 * others
+            remedies = [
+                f"lower the cost of bit {bit}: any cost above {others:g}, the sum of all others, gives the same order"
+            ]
+        if least < needed / _SAFE_SPAN:
+            remedies.append(f"set costs that do not matter, below {needed / _SAFE_SPAN:g}, to 0")
+        remedy = ", and ".join(remedies)
         raise InvalidArgumentError(
             f"the costs of query {query} range from {least:g} to {most:g} (bit {bit}); their sums cannot be exact. "
             f"Costs up to a factor of 2^60 apart always work: {remedy}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -134,8 +135,8 @@ def test_a_span_of_2_to_the_60_is_always_accepted(bits: int) -> None:
 
 
 def test_a_span_that_is_too_large_is_refused() -> None:
-    weights = np.array([[1.0, 0.5, 0.25], [1.0, 0.5, 1 / 3 * 2.0**-74]])
-    with pytest.raises(InvalidArgumentError, match=r"lower the cost of bit 0; above 0\.5, the sum of all others"):
+    weights = np.array([[1.0, 0.5, 0.25], [1.0, 0.25, 1 / 3 * 2.0**-74]])
+    with pytest.raises(InvalidArgumentError, match=r"lower the cost of bit 0: any cost above 0\.25, the sum of all"):
         Costs.weights(np.zeros((2, 1), dtype=np.uint8), weights)
     weights[1, 1] = 1.0
     with pytest.raises(InvalidArgumentError, match=r"query 1 .* 1\.76.*e-23 to 1 .*, below 8\.67.*e-19, to 0"):
@@ -273,6 +274,37 @@ def test_costs_must_be_finite(bad: float) -> None:
         Costs.weights(np.zeros(2, dtype=np.uint8), weights)
     with pytest.raises(InvalidArgumentError, match=rf"bit 8 .*query 1 .*{bad}"):
         Costs.weights(np.zeros(2, dtype=np.uint8), np.stack([np.ones(9), weights]))
+
+
+@pytest.mark.parametrize(
+    ("large", "normal", "small"),
+    [
+        (1e30, 1.0, 1e-30),
+        (1e30, 1.0, 1e-3),
+        (1e30, 0.0, 1e-30),
+        (1e20, 3.0, 1e-20),
+        (1e40, 1e20, 1e-20),
+        (1e300, 0.1, 1e-300),
+        (1e300, 0.1, 0.3),
+    ],
+)
+def test_costs_that_follow_the_advice_are_accepted(large: float, normal: float, small: float) -> None:
+    """They are in the same order, except for the costs that are set to 0."""
+    weights, code = np.full(64, normal), np.zeros(8, dtype=np.uint8)
+    weights[5], weights[9] = large, small
+    with pytest.raises(InvalidArgumentError, match="cannot be exact") as caught:
+        Costs.weights(code, weights)
+    advice = str(caught.value)
+    lower = re.search(r"any cost above (\S+),", advice)
+    below = re.search(r"below (\S+), to 0", advice)
+    assert lower or below
+    if lower:
+        assert float(lower[1]) == pytest.approx(np.delete(weights, 5).sum(), rel=1e-4)
+        weights[5] = 1.001 * float(lower[1])
+    if below:
+        weights[weights < float(below[1])] = 0
+    assert (weights > 0).sum() >= (1 if normal == 0 else 63), "only the small cost may be lost"
+    Costs.weights(code, weights)
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (4, 3), (4, 1), (2, 4, 3), (1, 2, 4, 2)])
