@@ -54,6 +54,7 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return data
 
             sending = asyncio.create_task(_send(call, receive, running))
+            failed = None
             try:
                 async for response in call:
                     writes.receives()
@@ -62,10 +63,13 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]
             except grpc.aio.AioRpcError as raised:
                 sending.cancel()  # so that it does not end this call with another error
                 error = ending.error(raised)
-                await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+                failed = error.code(), error.details() or "", tuple(error.trailing_metadata() or ())
+                del error  # it refers to this function, and so to the last message
             finally:
                 sending.cancel()
                 call.cancel()
+            if failed is not None:
+                await context.abort(*failed)
 
         # In HTTP/2 a unary request is a stream of one message, so a streaming handler works for every kind of method.
         return grpc.stream_stream_rpc_method_handler(serve)

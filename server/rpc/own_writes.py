@@ -16,8 +16,9 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from whamming.native import WhammingError
+from whamming.native import InvalidArgumentError, WhammingError
 from whamming.server.rpc.storage_threads import StorageThreads
+from whamming.storage.settings import check_name
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
 log = logging.getLogger("whamming.server")
@@ -48,6 +49,11 @@ class ForwardedCall:
         except DecodeError:  # the writer refuses it
             return
         self._index = request.index or self._index
+        try:
+            check_name(self._index)
+        except InvalidArgumentError:  # the writer refuses it; a name may have megabytes
+            self._index = ""
+            return
         if request.durability != index_pb2.DURABILITY_FSYNC:
             is_async = request.durability == index_pb2.DURABILITY_ASYNC
             _note(self._touched, self._index, is_async)

@@ -15,7 +15,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from whamming.server.failures import Failure, failure_of
+from whamming.server.failures import Failure, drop_tracebacks, failure_of
 from whamming.v1 import error_pb2
 from whamming.wire.service_errors import DOMAIN, PREFIX
 
@@ -54,7 +54,10 @@ class reporting:  # noqa: N801 - used like a function
         pass
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
+        if not isinstance(error, Exception):
+            return
+        if isinstance(error, grpc.aio.AbortError):  # gRPC keeps it
+            drop_tracebacks(error)
             return
         try:
             if isinstance(error, grpc.aio.InternalError):

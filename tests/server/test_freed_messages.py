@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,7 +26,8 @@ from whamming.wire.columns import id_column
 BITS, ITEMS = 256, 1000
 LARGE = 15 << 20
 CALLS = 10
-ROOM = 3 * LARGE
+OWN_CONNECTION = {"grpc.use_local_subchannel_pool": 1}
+ROOM = 4 * LARGE
 """Bytes by which the server may grow during CALLS calls: those of the running one, and what the allocator keeps."""
 
 
@@ -70,13 +72,28 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 }
 
 
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that it has started, directly or not."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(found for child in children for found in descendants(int(child)))]
+
+
+def memory(server: ServerProcess) -> int:
+    """Return the resident memory of all processes of a server."""
+    total = 0
+    for pid in descendants(server.process.pid):
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        total += int(fields["VmRSS"].split()[0]) << 10
+    return total
+
+
 def grown(server: ServerProcess, call: Callable[[], object]) -> int:
     """Return by how many bytes a server grows if a call is repeated. The first one may fill caches."""
     call()
-    before = server.usage().rss
+    before = memory(server)
     for _ in range(CALLS):
         call()
-    return server.usage().rss - before
+    return memory(server) - before
 
 
 @pytest.mark.parametrize("method", REFUSED)
@@ -89,6 +106,22 @@ def test_calls_that_are_refused_free_their_messages(server: ServerProcess, metho
 
         size = grown(server, call)
     assert size <= ROOM, f"{size / 2**20:.0f} MiB"
+
+
+def test_forwarded_calls_that_are_refused_free_their_messages(tmp_path: Path) -> None:
+    """Of several connections, some belong to a reader process, which forwards writes to the writer."""
+    with ServerProcess(tmp_path / "db", workers=2) as server:
+        for method in ("Upsert", "Delete"):
+            for connection in range(6):
+                with server.stubs(**OWN_CONNECTION) as stubs:
+
+                    def call(stubs: Any = stubs, method: str = method) -> None:
+                        with pytest.raises(grpc.RpcError):
+                            REFUSED[method](stubs)
+
+                    size = grown(server, call)
+                assert size <= ROOM, f"{method} on connection {connection}: {size / 2**20:.0f} MiB"
+        server.check_log()
 
 
 def test_queries_that_fail_free_their_messages(server: ServerProcess) -> None:
