@@ -14,8 +14,8 @@
 
 enum { EMPTY = 0xFFFFFFFF };
 enum {
-    MANY = 8,        /* equal codes are stored once if one in MANY codes repeats another, ... */
-    MOST_COPIES = 16 /* ... or if one code occurs more often than this */
+    MANY = 8,          /* equal codes are stored once if one in MANY codes repeats another, ... */
+    MOST_COPIES = 1000 /* ... or if one code occurs more often than this */
 };
 
 /* A multiply-and-fold hash that takes 8 bytes at a time. The last byte is masked. */
@@ -83,7 +83,7 @@ int distinct_find(struct distinct *d, const uint8_t *codes, uint64_t n, size_t b
 
 int distinct_keep_rare(struct distinct *d, uint64_t n) {
     if (d->count == n || (n - d->count) * MANY > n) return WH_OK;
-    uint8_t *copies = wh_calloc((size_t)d->count, 1);
+    uint16_t *copies = wh_calloc((size_t)d->count, sizeof *copies);
     if (!copies) return WH_MEMORY;
     int rare = 1;
     for (uint64_t i = 0; i < n && rare; i++) rare = ++copies[d->number_of[i]] <= MOST_COPIES;
