@@ -55,5 +55,6 @@ def pack_payloads(payloads: Sequence[bytes]) -> types_pb2.PayloadColumn:
 def read_payloads(column: types_pb2.PayloadColumn) -> list[bytes]:
     """Read payloads. Fails if the data does not match the lengths."""
     ends = np.cumsum(np.frombuffer(column.lengths, dtype="<u4"), dtype=np.int64).tolist()
-    assert len(column.data) == (ends[-1] if ends else 0), "payload data does not match the lengths"
-    return [column.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    data = column.data  # protobuf copies it at each access
+    assert len(data) == (ends[-1] if ends else 0), "payload data does not match the lengths"
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
