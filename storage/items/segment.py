@@ -30,9 +30,11 @@ class Segment:
     def __init__(self, settings: IndexSettings, arrays: Mapping[str, Any], owner: object = None) -> None:
         """Open a segment over its arrays, in place. ``owner`` is kept alive as long as the arrays are in use.
 
-        Raises CorruptStoreError if the sizes of the arrays do not match.
+        Raises CorruptStoreError if the length of the codes or the sizes of the arrays do not match.
         """
         self.index = Index.from_arrays({name: arrays[name] for name in ARRAY_NAMES}, owner=owner)
+        if self.index.bits != settings.bits:
+            raise CorruptStoreError(f"a segment has codes of {self.index.bits} bits; the index has {settings.bits}")
         self.n = self.index.n
         self._arrays = {name: arrays[name] for name in SEGMENT_ARRAYS}
         self._owner = owner
