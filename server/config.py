@@ -32,6 +32,11 @@ OTHER_VARIABLES: Final = frozenset(
     )
 )
 """Other variables with this prefix, used by the command line, the tests and the benchmarks."""
+_EMPTY_PATHS: Final = {
+    "data": "it is empty; give a directory, or :memory:",
+    **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "it is empty; give a file, or leave the option out"),
+}
+"""The options that are paths, and why an empty value is refused. It often comes from a variable that is not set."""
 _KINDS: Final = {int: "a whole number", float: "a number", str: "a string in quotes"}
 
 
@@ -46,6 +51,10 @@ class OptionError(InvalidArgumentError):
         self.rule = rule
         self.is_flag = given.startswith("--")
         """Whether the value is from the command line."""
+
+
+class EmptyPathError(OptionError):
+    """A path is empty in a flag, in the environment or in the config file."""
 
 
 def _option(default: Any, text: str, least: float | None = None, most: float | None = None) -> Any:
@@ -98,7 +107,7 @@ class Config:
             rule = "processes cannot share an in-memory database; give a directory as data, or use one worker"
             raise OptionError("workers", self.workers, rule)
         if not self.data:
-            raise OptionError("data", "''", "it is empty; give a directory, or :memory:")
+            raise OptionError("data", "''", _EMPTY_PATHS["data"])
         host, colon, port = self.listen.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65_536):
             raise OptionError("listen", self.listen, "it must be HOST:PORT, as in 127.0.0.1:7777")
@@ -126,7 +135,8 @@ def load(
     """Return the config, and the source of each of its values.
 
     ``flags`` maps option names to values; None means that the flag was not given. ``file`` is a TOML file with option
-    names as keys. ``environment`` is ``os.environ`` by default.
+    names as keys. ``environment`` is ``os.environ`` by default. A path that is given must not be empty: TLS or client
+    certificates would silently be off.
     """
     environment = os.environ if environment is None else environment
     given = _read(file) if file is not None else {}
@@ -190,6 +200,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _typed(name: str, value: Any, written: str) -> Any:
     """Convert a value to the type of its option."""
+    if value == "" and name in _EMPTY_PATHS:
+        raise EmptyPathError(name, value, _EMPTY_PATHS[name], written)
     wanted = get_type_hints(Config)[name]
     if isinstance(value, str) and wanted is not str:
         try:

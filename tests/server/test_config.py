@@ -11,7 +11,7 @@ import pytest
 
 from whamming import InvalidArgumentError
 from whamming.server import Config, load
-from whamming.server.config import PREFIX, OptionError, unknown_variables
+from whamming.server.config import PREFIX, EmptyPathError, OptionError, unknown_variables
 
 OPTIONS: dict[str, Any] = {option.name: option for option in dataclasses.fields(Config)}
 
@@ -53,6 +53,24 @@ def test_the_data_directory_is_not_empty() -> None:
     ):
         with pytest.raises(OptionError, match=rf"^{given}; it is empty; give a directory"):
             load(flags, environment=environment)
+
+
+@pytest.mark.parametrize("name", ["data", "tls_cert", "tls_key", "tls_client_ca"])
+def test_a_path_that_is_given_is_not_empty(name: str, tmp_path: Path) -> None:
+    """An empty value must not turn TLS or client certificates off."""
+    flag, variable, file = f"--{name.replace('_', '-')}", PREFIX + name.upper(), tmp_path / "server.toml"
+    file.write_text(f'{name} = ""\n')
+    pair = {"tls_cert": "server.pem", "tls_key": "server.key"}
+    for flags, source, environment, given in (
+        ({**pair, name: ""}, None, {}, f"{flag} ''"),
+        (pair, None, {variable: ""}, f"{variable}="),
+        (pair, file, {}, f'{name} = "" in {file}'),
+        ({name: ""}, None, {variable: "x"}, f"{flag} ''"),
+    ):
+        with pytest.raises(EmptyPathError, match=rf"^{re.escape(given)}; it is empty; give a ") as caught:
+            load(flags, source, environment)
+        assert caught.value.option == name
+    assert load({}, environment={})[0] == Config()
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.metadata["least"] is not None])

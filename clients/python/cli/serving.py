@@ -15,7 +15,7 @@ from whamming.cli.target import busy
 from whamming.storage import WriterBusyError
 
 if TYPE_CHECKING:  # importing the server would slow down the other commands
-    from whamming.server.config import Config
+    from whamming.server.config import Config, Setting
 
 TEXT = """\
 Every option of the server can also be set in the environment (WHAMMING_MAX_K for --max-k) or in a TOML file
@@ -58,19 +58,21 @@ def _add_options(parser: Parser) -> None:
 
 
 def serve(args: argparse.Namespace) -> None:
-    from whamming.server.config import Config, OptionError, load, unknown_variables
+    from whamming.server.config import Config, EmptyPathError, OptionError, load, unknown_variables
 
+    if args.config == "":
+        raise UsageError("--config is empty; give a file, or leave the option out")
     flags = {option.name: getattr(args, option.name) for option in dataclasses.fields(Config)}
     try:
         config, settings = load(flags, Path(args.config) if args.config is not None else None)
     except OptionError as error:
-        if error.is_flag:
+        if error.is_flag or isinstance(error, EmptyPathError):
             raise UsageError(str(error)) from error
         raise
     if args.show_config and args.json:
         say_json({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
     elif args.show_config:
-        lines = [f"{setting.name} = {json.dumps(setting.value)}" for setting in settings]  # valid TOML
+        lines = [_toml_of(setting) for setting in settings]
         width = max(map(len, lines))
         for line, setting in zip(lines, settings, strict=True):
             say(f"{line.ljust(width)}  # {setting.source}")
@@ -79,6 +81,12 @@ def serve(args: argparse.Namespace) -> None:
         return
     for text in unknown_variables():
         note(text)
+
+
+def _toml_of(setting: Setting) -> str:
+    """Return a line of a config file. An option without a value is left out with a comment."""
+    line = f"{setting.name} = {json.dumps(setting.value)}"
+    return f"# {line}" if setting.value == "" else line
 
 
 def _serve(config: Config, warnings: list[str]) -> None:
