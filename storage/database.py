@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,6 +25,7 @@ from whamming.storage.directory import (
     clean_up,
     names_in,
     prepare,
+    record_missing,
 )
 from whamming.storage.dropping import check_droppable, finish_drop, remedy_for
 from whamming.storage.files.locks import PRIVATE_DIRECTORY, sync
@@ -324,18 +325,29 @@ class Database(Unpicklable, DatabaseVerbs):
 
     @verb
     def backup(self, path: str | Path) -> None:
-        target = Path(path)
+        broken = self.copy_to(Path(path))
+        if broken:
+            reasons = "; ".join(broken.values())
+            raise IncompleteBackupError(f"the backup {path} was made, but is not complete: {reasons}")
+
+    def copy_to(self, target: Path, missing: Sequence[str] = ()) -> dict[str, str]:
+        """Copy all indexes to a new directory, except broken ones. Returns why each of these is not in the copy.
+
+        The copy records their names, and those of ``missing``: indexes that this database itself lacks.
+        """
         check_target(target, self.path)
-        broken = []
-        with new_copy(target, self._store if self._backend.persistent else DEFAULT_STORE) as new:
+        broken = {}
+        store = self._store if self._backend.persistent else DEFAULT_STORE
+        with new_copy(target, store) as new:
             for name in self._without_stray_files():
                 try:
                     self.index(name).backup(new / name)
                 except (CorruptStoreError, FormatError) as error:
                     remove(new / name)
-                    broken.append(f"index {name!r} is not in it: {error}")
-        if broken:
-            raise IncompleteBackupError(f"the backup {target} was made, but is not complete: {'; '.join(broken)}")
+                    broken[name] = f"index {name!r} is not in it: {error}"
+            if broken or missing:
+                record_missing(new, store, (*broken, *missing))
+        return broken
 
     @verb
     def verify(self, progress: Progress | None = None) -> dict[str, VerifyReport]:

@@ -2,7 +2,8 @@
 
 ::
 
-    data/whamming.json      marks the directory as a database; records its format and its kind of store
+    data/whamming.json      marks the directory as a database; records its format, its kind of store, and which
+                            indexes are missing if it is an incomplete backup
     data/writer.lock        locked by the process that writes
     data/docs/              the index "docs"
     data/.docs.*.new        an index that is being created, or a leftover of a crash
@@ -19,9 +20,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 from whamming.native import InvalidArgumentError
 from whamming.storage.dropping import remove_dropped
@@ -44,7 +45,9 @@ MEMORY: Final = ":memory:"
 FORMAT: Final = 2
 MARK: Final = "whamming.json"
 _MARK_BYTES: Final = 1 << 16
-"""Maximum size of the marker file; it has less than 100 bytes."""
+"""Maximum size of the marker file; it has less than 100 bytes, unless it belongs to an incomplete backup."""
+MAX_MISSING: Final = 256
+"""How many missing indexes the marker file of an incomplete backup names."""
 _LOCK: Final = "writer.lock"
 RESERVED: Final = (MARK, _LOCK)
 """Names of files that an index cannot have."""
@@ -97,12 +100,7 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
 
 def _read_mark(mark: Path, store: str | None) -> str:
     path = mark.parent
-    try:
-        values = json.loads(read_small(mark, _MARK_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
-    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
-        raise FormatError(f"{mark} does not name the format of the database; restore it from a backup")
+    values = _values_of(mark)
     if values["format"] > FORMAT:
         raise FormatError(f"{path} has format {values['format']}; this version reads up to {FORMAT}: upgrade whamming")
     if values["format"] < FORMAT:
@@ -115,6 +113,29 @@ def _read_mark(mark: Path, store: str | None) -> str:
     return store_kind
 
 
+def _values_of(mark: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_small(mark, _MARK_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{mark} is damaged: {error}; restore it from a backup") from error
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise FormatError(f"{mark} does not name the format of the database; restore it from a backup")
+    return values
+
+
+def missing_from(path: Path) -> list[str]:
+    """Return the names of indexes that are missing from an incomplete backup: up to ``MAX_MISSING``, sorted."""
+    names = _values_of(path / MARK).get("missing", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) and is_name(name) for name in names):
+        raise FormatError(f"{path / MARK} is damaged: its missing indexes are not names; use another backup")
+    return sorted({name for name in names if not os.path.lexists(path / name)})  # it may have been created since
+
+
+def record_missing(path: Path, store: str, names: Iterable[str]) -> None:
+    """Record in a backup which indexes are missing from it."""
+    _write_mark(path / MARK, store, sorted(names)[:MAX_MISSING])
+
+
 def _is_foreign(path: Path) -> bool:
     """Return whether a file in a directory without a marker belongs to something other than a database.
 
@@ -124,10 +145,11 @@ def _is_foreign(path: Path) -> bool:
     return not path.name.startswith(f".{MARK}.") and path.name != "lost+found"
 
 
-def _write_mark(mark: Path, store: str) -> None:
+def _write_mark(mark: Path, store: str, missing: Sequence[str] = ()) -> None:
+    values = {"format": FORMAT, "store": store} | ({"missing": missing} if missing else {})
     with locked_path(mark) as part:
         with part.open("wb") as file:
-            file.write(json.dumps({"format": FORMAT, "store": store}).encode() + b"\n")
+            file.write(json.dumps(values).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         part.rename(mark)

@@ -12,7 +12,7 @@
         ├── WriterBusyError                      another process has the database open for writing
         ├── FormatError                          not a Whamming database, or written by another version
         ├── CorruptStoreError                    damaged files
-        ├── IncompleteBackupError                a backup was made, but without broken indexes
+        ├── IncompleteBackupError                a backup was made or restored, but lacks broken indexes
         ├── StorageFullError                     no space for a write
         ├── ClosedError                          used after close()
         └── ProcessLimitError                    too many open files, or no address space
@@ -77,7 +77,7 @@ class CorruptStoreError(StorageError):
 
 
 class IncompleteBackupError(StorageError):
-    """A backup was made, but some indexes are broken and not in it. The message says which, and why."""
+    """A backup was made or restored, but some indexes were broken and are not in it. The message says which."""
 
 
 class StorageFullError(StorageError):

@@ -83,3 +83,11 @@ def test_a_backup_goes_on_after_a_broken_index(cli: Cli, data: Path, tmp_path: P
     assert (done.code, done.record["indexes"]) == (1, list(SOUND))
     (error,) = done.err.splitlines()
     assert all(text in error for text in (str(tmp_path / "copy"), "not complete", NAME, "format 99"))
+
+
+def test_restoring_an_incomplete_backup_fails_after_copying_the_rest(cli: Cli, data: Path, tmp_path: Path) -> None:
+    cli("backup", "--data", data, tmp_path / "copy")
+    done = cli("restore", tmp_path / "copy", tmp_path / "restored", "--json")
+    assert (done.code, done.record["indexes"]) == (1, list(SOUND))
+    (error,) = done.err.splitlines()
+    assert all(text in error for text in (str(tmp_path / "copy"), "not complete", NAME))

@@ -27,8 +27,8 @@ CONSTRUCTORS = {"at"}
 """Public class methods that are not part of the declaration."""
 FOR_THE_SERVER = {"begin_drop", "check_files", "encoding", "find_open", "refresh", "visiting", "write_once"}
 """Methods of local classes that only the server calls."""
-FOR_THE_DATABASE = {"abandon", "pause", "read_encoder", "resume", "touch"}
-"""Methods of local indexes that only the database calls, to close and to open them."""
+FOR_THE_DATABASE = {"abandon", "copy_to", "pause", "read_encoder", "resume", "touch"}
+"""Methods of local classes that only storage calls: to close and to open indexes, and to restore a backup."""
 
 
 def declared(declaration: type) -> dict[str, Any]:

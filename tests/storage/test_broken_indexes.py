@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from whamming.storage import (
     IncompleteBackupError,
     NotFoundError,
 )
+from whamming.storage.directory import MAX_MISSING, missing_from
 from whamming.storage.files.lmdb_backend import LmdbBackend
 
 TYPES: dict[str, type[WhammingError]] = {"CORRUPT": CorruptStoreError, "FORMAT": FormatError}
@@ -231,3 +233,47 @@ def test_a_backup_has_the_other_indexes(path: Path, way: str, tmp_path: Path) ->
     with whamming.open(path) as database, pytest.raises(StorageError):
         whamming.restore(path, tmp_path / "restored")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", path.name]
+
+
+def missing_in(error: pytest.ExceptionInfo[IncompleteBackupError]) -> str:
+    return str(error.value).partition("when it was made: ")[2].partition(";")[0]
+
+
+def test_an_incomplete_backup_says_so_when_it_is_restored(path: Path, tmp_path: Path) -> None:
+    WAYS["the file is cut short"][0](path / NAME)
+    with whamming.open(path) as database, pytest.raises(IncompleteBackupError):
+        database.backup(tmp_path / "copy")
+    for source, target in (("copy", "restored"), ("restored", "again")):
+        with pytest.raises(IncompleteBackupError) as caught:
+            whamming.restore(tmp_path / source, tmp_path / target)
+        assert missing_in(caught) == NAME
+        with whamming.open(tmp_path / target, mode="r") as copy:
+            assert copy.list_indexes() == list(SOUND)
+            assert all(report.ok for report in copy.verify().values())
+    with whamming.open(tmp_path / "again") as database:
+        database.backup(tmp_path / "complete")  # the database is what it is now
+        database.create_index(NAME, 8)
+    for name in ("again", "complete"):
+        whamming.restore(tmp_path / name, tmp_path / f"{name}-restored")
+
+
+def test_a_backup_names_only_so_many_missing_indexes(path: Path, tmp_path: Path) -> None:
+    """The marker file must not outgrow its limit."""
+    names = [f"{number:0128}" for number in range(MAX_MISSING + 4)]
+    for name in names:
+        shutil.copytree(path / NAME, path / name)
+        WAYS["the file is empty"][0](path / name)
+    with whamming.open(path, mode="r") as database, pytest.raises(IncompleteBackupError):
+        database.backup(tmp_path / "copy")
+    assert missing_from(tmp_path / "copy") == names[:MAX_MISSING]
+    with pytest.raises(IncompleteBackupError, match=f"{names[9]}, and at least {MAX_MISSING - 10} more; "):
+        whamming.restore(tmp_path / "copy", tmp_path / "restored")
+
+
+@pytest.mark.parametrize("missing", ["docs", [7], ["../x"], [["docs"]], {"docs": 1}])
+def test_a_damaged_list_of_missing_indexes_is_refused(path: Path, missing: Any, tmp_path: Path) -> None:
+    (path / "whamming.json").write_text(json.dumps({"format": 2, "store": "lmdb", "missing": missing}))
+    with pytest.raises(FormatError, match="not names"):
+        whamming.restore(path, tmp_path / "restored")
+    with whamming.open(path) as database:
+        assert len(database.list_indexes()) == 3

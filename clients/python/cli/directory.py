@@ -21,7 +21,9 @@ it. If an index is broken, the others are copied, and the exit code is 1."""
     add_data(parser)
     add_json(parser)
 
-    text = "Checks every byte of the backup first. A damaged backup is not restored."
+    text = """\
+Checks every byte of the backup first. A damaged backup is not restored. If an index was broken when the backup was
+made, the others are copied, and the exit code is 1."""
     example = "whamming restore /backups/monday my-data"
     parser = commands("restore", restore, "create a database from a backup", text=text, example=example)
     parser.add_argument("source", metavar="FROM", help="the directory of the backup")
@@ -50,15 +52,20 @@ def backup(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace) -> None:
+    incomplete = None
     try:
         with progress_bar("check the backup") as progress:
             whamming.restore(args.source, args.to, progress)
+    except IncompleteBackupError as error:
+        incomplete = error
     except NotFoundError as error:
         remedy = "give the directory that 'whamming backup' created"
         raise NotFoundError(f"there is no backup at {args.source}; {remedy}") from error
     with open_directory(args.to) as database:
         names = database.list_indexes()
     _say_copied(args.source, args.to, names, as_json=args.json)
+    if incomplete is not None:
+        raise incomplete
 
 
 def _say_copied(source: str, to: str, names: list[str], *, as_json: bool) -> None:
