@@ -43,6 +43,7 @@ from whamming.storage.settings import (
     is_name,
 )
 from whamming.storage.storage_errors import (
+    MOVE_BACK,
     AlreadyExistsError,
     ClosedError,
     CorruptStoreError,
@@ -379,8 +380,8 @@ class Database(Unpicklable, DatabaseVerbs):
         if not isinstance(error, FileNotFoundError) or self.path.exists():
             return from_system(error, self.path)
         return CorruptStoreError(
-            f"{self.path} was deleted or moved away while it was in use; restore the directory, then open it again "
-            "(restart the server)"
+            f"{self.path} was deleted or moved away while it was in use; {MOVE_BACK}; otherwise, restore a backup, "
+            "then open it again (restart the server)"
         )
 
     def _without_stray_files(self) -> list[str]:

@@ -6,6 +6,7 @@ import os
 
 from whamming.native import WhammingError
 from whamming.storage.database import Database
+from whamming.storage.storage_errors import MOVE_BACK
 
 
 def file_problems(database: Database) -> list[str]:
@@ -18,9 +19,12 @@ def file_problems(database: Database) -> list[str]:
     if path is not None and opened is not None:
         try:
             if not os.path.samestat(path.stat(), opened):
-                problems.append(f"{path} was replaced by another directory; restart the server")
+                problems.append(f"{path} was replaced by another directory; move it back, or restart the server")
+        except FileNotFoundError:
+            remedy = f"{MOVE_BACK}; otherwise, restore a backup, then restart the server"
+            problems.append(f"{path} was deleted or moved away; {remedy}")
         except OSError as error:
-            problems.append(f"{path} cannot be used: {error.strerror}; restore the directory, then restart the server")
+            problems.append(f"{path} cannot be used: {error.strerror}")
     for name, index in database.indexes.all().items():
         try:
             index.check_files(writing=not database.read_only)

@@ -34,6 +34,8 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 CLOSED: Final = "the index is closed; open it again with Database.index"
+MOVE_BACK: Final = "if it was moved, move it back"
+"""The first remedy for files or directories that are gone. An open database then works again, without a restart."""
 DROPPED: Final = "the index was dropped; if it has been created again, open it with Database.index"
 
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE)

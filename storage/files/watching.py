@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from whamming.storage.files.lmdb_errors import translated
-from whamming.storage.storage_errors import CLOSED, ClosedError, CorruptStoreError
+from whamming.storage.storage_errors import CLOSED, MOVE_BACK, ClosedError, CorruptStoreError
 
 _REMEDY: Final = "drop the index, or close it (stop the server) and restore a backup"
 
@@ -69,8 +69,11 @@ def _check_place(path: str, opened: os.stat_result) -> None:
     """Raise CorruptStoreError if an open file does not have its name any more."""
     now = _status(path)
     if now is None or not os.path.samestat(now, opened):
-        happened = "deleted or moved away" if now is None else "replaced by another file"
-        raise CorruptStoreError(f"{path} was {happened} while it was in use, so nothing can be written; {_REMEDY}")
+        if now is None:
+            happened, remedy = "deleted or moved away", f"{MOVE_BACK}; otherwise, {_REMEDY}"
+        else:
+            happened, remedy = "replaced by another file", _REMEDY
+        raise CorruptStoreError(f"{path} was {happened} while it was in use, so nothing can be written; {remedy}")
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -6,6 +6,7 @@ A damaged index does not affect the others. Files that the database itself drops
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,33 @@ def test_no_write_into_a_file_that_is_gone_is_acknowledged(
             database.drop_index("elsewhere")
         assert database.list_indexes() == ["more"]
     database.close()
+
+
+@pytest.mark.parametrize("happens", [move_directory, move_database])
+def test_what_was_moved_is_moved_back(happens: Callable[[Path], None], tmp_path: Path) -> None:
+    """The errors say so first, and then everything works again."""
+    fill(tmp_path / "db")
+    with whamming.open(tmp_path / "db") as database:
+        docs = database.index("docs")
+        happens(tmp_path / "db" / "docs" / "data.mdb")
+        texts = file_problems(database)
+        uses: list[Callable[[], object]] = [lambda: docs.upsert([2], CODES[:1])]
+        if happens is move_database:
+            uses += [lambda: database.drop_index("more"), lambda: database.create_index("new", BITS)]
+        for use in uses:
+            with pytest.raises(CorruptStoreError) as caught:
+                use()
+            texts.append(str(caught.value))
+        for text in texts:
+            assert re.search(r"moved away[^;]*; if it was moved, move it back; otherwise, .*restore a backup", text)
+        if happens is move_directory:
+            (tmp_path / "db" / "elsewhere").rename(tmp_path / "db" / "docs")
+        else:
+            (tmp_path / "elsewhere").rename(tmp_path / "db")
+        assert file_problems(database) == []
+        docs.upsert([2], CODES[:1])
+        assert all(info.error is None for info in database.describe_indexes())
+        database.drop_index("more")
 
 
 def delete_directory(file: Path) -> None:
