@@ -126,7 +126,14 @@ class _Reader:
     async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-P", "-m", "whamming.server.serve")  # -P: no modules from the working directory
-        self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, start_new_session=True
+            )
+        except OSError as error:  # uvloop's errors do not name the file
+            reason = f"{sys.executable} cannot be executed: {error.strerror or error}"
+            remedy = "; let this user execute it, or leave --workers out" if isinstance(error, PermissionError) else ""
+            raise StorageError(f"server process {self._number} cannot be started: {reason}{remedy}") from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(self._arguments.encode())
@@ -152,7 +159,7 @@ class _Reader:
             await asyncio.sleep(RESTART_SECONDS)
             try:
                 return await self._start()
-            except (StorageError, OSError) as error:  # OSError: for example, too many open files
+            except (StorageError, OSError) as error:  # for example, too many open files
                 log.error("server process %d could not be restarted: %s; retrying", self._number, error)
 
 

@@ -19,6 +19,7 @@ from tests.clients.commands import (
     COMMAND,
     PATIENCE,
     Cli,
+    Done,
     environment,
     finish,
     listening,
@@ -202,6 +203,24 @@ def test_addresses_that_cannot_be_used(workers: str, tmp_path: Path) -> None:
     run(*words, "192.0.2.1:7777").refused(1, "192.0.2.1:7777", "address of this machine")
     run(*words, "no.such.host.invalid:7777").refused(1, "no.such.host.invalid")
     assert not (tmp_path / "data").exists()
+
+
+NOT_EXECUTABLE = """
+import sys
+from whamming.cli import main
+sys.executable = sys.argv[1]
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_an_interpreter_that_this_user_may_not_execute(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.touch(mode=0o600)
+    words = [*SERVE, "--data", str(tmp_path / "data"), "--workers", "2", "--log-level", "error"]
+    command = [sys.executable, "-c", NOT_EXECUTABLE, str(python), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    facts = (str(python), "cannot be executed", "Permission denied", "--workers")
+    Done(done.returncode, done.stdout, done.stderr).refused(1, *facts)
 
 
 def test_refused_server_options(cli: Cli, cli_server: str, tmp_path: Path) -> None:

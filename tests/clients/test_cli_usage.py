@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
 import subprocess
@@ -109,6 +110,23 @@ def test_an_unexpected_error_is_reported_on_one_line(cli: Cli, monkeypatch: pyte
     monkeypatch.setenv("WHAMMING_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         cli("list", "--data", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), ("/some/file: Permission denied",)),
+        (PermissionError(errno.EACCES, "Permission denied"), ("Permission denied", "WHAMMING_DEBUG=1")),
+    ],
+)
+def test_an_error_of_the_system_names_the_file_or_how_to_find_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError, words: tuple[str, ...]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("whamming.open", broken)
+    cli("list", "--data", tmp_path).refused(1, *words)
 
 
 COMPLETE = """

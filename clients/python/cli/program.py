@@ -130,7 +130,9 @@ def _code(error: Exception) -> int:
 def _explain(error: Exception) -> str:
     """Return the message of an error. For an unexpected error, it says that this is a bug and how to report it."""
     if isinstance(error, OSError) and error.strerror and not isinstance(error, WhammingError):
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        if error.filename is None:  # nothing says which file or call it was
+            return f"the system reports: {error.strerror}; WHAMMING_DEBUG=1 shows where"
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
     if isinstance(error, WhammingError | OSError | MemoryError):
         return str(error) or type(error).__name__
     remedy = "please report it with the traceback that WHAMMING_DEBUG=1 shows"
