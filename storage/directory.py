@@ -68,13 +68,24 @@ def check_path(path: str | Path) -> None:
         raise InvalidArgumentError(f"the path of the database is empty; give a directory, or {MEMORY}")
     if Path(text).exists():
         return
-    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", text):
+    address = address_in(text)
+    if address is not None:
         raise InvalidArgumentError(
-            f"{text} looks like the address of a server; connect to it with whamming.connect, or write ./{text} for a "
-            "directory of that name"
+            f'{text} looks like the address of a server; connect to it with whamming.connect("{address}"), or write '
+            f"./{text} for a directory of that name"
         )
     if re.fullmatch(r":[^/]*:", text) and text != MEMORY:
         raise InvalidArgumentError(f"{text} is not {MEMORY}; write ./{text} for a directory of that name")
+
+
+def address_in(path: str) -> str | None:
+    """Return the address of a server if a path looks like one, or like a URL. None: it does not."""
+    if re.fullmatch(r"(\[[^/]*\]|[^/:]+):\d+", path):
+        return path
+    url = re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:/+([^/]*).*", path, re.DOTALL)  # a Path has one slash of two
+    if url is None:
+        return None
+    return url[1] if re.fullmatch(r".+:\d+", url[1]) else "HOST:PORT"
 
 
 def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:

@@ -220,6 +220,8 @@ SERVING: list[tuple[int, str, tuple[str, ...]]] = [
     (1, "list --tls-ca junk.pem", facts("junk.pem", "PEM")),
     (2, "list --timeout 0", facts("--timeout", "0", "greater than 0")),
     (1, "list --data none", facts("no database at", "whamming create NAME")),
+    (2, "list --data http://127.0.0.1:7777", facts("http://127.0.0.1:7777", "--server 127.0.0.1:7777")),
+    (2, "create x --bits 8 --data localhost:7777", facts("localhost:7777", "--server localhost:7777")),
     (1, "list --data file", facts("file", "not a Whamming database")),
     (1, "create x --bits 8 --data /proc/none", facts("/proc/none")),
     (2, "verify", facts("--data")),

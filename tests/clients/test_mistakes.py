@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,29 @@ def test_open_refuses_the_address_of_a_server(path: str, tmp_path: Path, monkeyp
         database.create_index("docs", 8)
     with whamming.open(path) as database:
         assert database.list_indexes() == ["docs"], "an existing directory is opened"
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("http://127.0.0.1:7777", "127.0.0.1:7777"),
+        ("https://search.example:7777/path", "search.example:7777"),
+        ("HTTP://[::1]:7777/", "[::1]:7777"),
+        (Path("http://localhost:7777"), "localhost:7777"),
+        ("grpc://search.example", "HOST:PORT"),
+        ("file:///tmp/data", "HOST:PORT"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_open_refuses_urls(
+    path: str | Path, address: str, mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=rf'{re.escape(str(path))} .*connect\("{re.escape(address)}"\)'):
+        whamming.open(path, mode=mode)
+    assert list(tmp_path.iterdir()) == []
+    with whamming.open(f"./{path}") as database:
+        database.create_index("docs", 8)
 
 
 @pytest.mark.parametrize("path", [None, 7, b"data", ["data"]])

@@ -14,6 +14,7 @@ import whamming
 from whamming.cli.output import note
 from whamming.cli.parser import UsageError, did_you_mean, positive
 from whamming.storage import Database, NotFoundError, StorageError, WriterBusyError
+from whamming.storage.directory import address_in
 
 if TYPE_CHECKING:
     from whamming import RemoteDatabase, RemoteIndex, StoredIndex
@@ -118,6 +119,10 @@ def open_directory(data: str, *, write: bool = False, create: bool = False) -> D
         raise UsageError("--data is empty; give a directory")
     if data == ":memory:":
         raise UsageError("--data :memory: would be lost when this command ends; give a directory, or use --server")
+    address = None if Path(data).exists() else address_in(data)
+    if address is not None:
+        remedy = f"use --server {address}, or write ./{data} for a directory of that name"
+        raise UsageError(f"--data {data} looks like the address of a server; {remedy}")
     try:
         return whamming.open(data, mode="w" if write else "r", create=create)
     except NotFoundError as error:
