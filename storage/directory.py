@@ -94,10 +94,16 @@ def prepare(path: Path, mode: Mode, create: bool, store: str | None) -> str:
     try:
         if mark.exists():
             return _read_mark(mark, store)
-        if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
-            raise FormatError(f"{path} is not a Whamming database: it has no {MARK}; give a new or empty directory")
-        if mode == "r" or not create:
-            raise NotFoundError(f"there is no database at {path}; open it with mode='w' to create one")
+        making = mode == "w" and create
+        remedy = "give a new or empty directory" if making else "give the directory of a database"
+        if path.exists() and not path.is_dir():
+            kind = "it is a file" if path.is_file() else "it is not a directory"
+            raise FormatError(f"{path} is not a Whamming database: {kind}; {remedy}")
+        if path.exists() and any(map(_is_foreign, path.iterdir())):
+            raise FormatError(f"{path} is not a Whamming database: it has no {MARK}; {remedy}")
+        if not making:
+            changes = ["with mode='w'"] * (mode == "r") + ["without create=False"] * (not create)
+            raise NotFoundError(f"there is no database at {path}; open it {' and '.join(changes)} to create one")
         store_kind = store or DEFAULT_STORE
         if not backend(store_kind).persistent:
             raise InvalidArgumentError(f"store = {store_kind!r} cannot keep data in {path}; open ':memory:' instead")

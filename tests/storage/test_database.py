@@ -336,8 +336,12 @@ def test_an_empty_path_is_not_the_working_directory(mode: Any, tmp_path: Path, m
 
 
 def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
-    for options in ({"mode": "r"}, {"create": False}, {"mode": "r", "create": False}):
-        with pytest.raises(NotFoundError, match=r"no database at .*mode='w'"):
+    for options, remedy in (
+        ({"mode": "r"}, "open it with mode='w' to create one"),
+        ({"create": False}, "open it without create=False to create one"),
+        ({"mode": "r", "create": False}, "open it with mode='w' and without create=False to create one"),
+    ):
+        with pytest.raises(NotFoundError, match=rf"no database at .*; {remedy}$"):
             whamming.open(tmp_path / "db", **options)
         assert not (tmp_path / "db").exists()
     (tmp_path / "empty").mkdir()
@@ -349,10 +353,21 @@ def test_reading_does_not_create_a_database(tmp_path: Path) -> None:
         assert database.list_indexes() == ["docs"]
 
 
+@pytest.mark.parametrize("options", [{"mode": "r"}, {"create": False}])
+def test_what_is_no_database_cannot_be_read(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The error does not advise to give a new directory."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "notes").write_text("mine")
+    for name, reason in (("file", "it is a file"), ("theirs", "it has no whamming.json")):
+        with pytest.raises(FormatError, match=rf"{name} is not .*: {reason}; give the directory of a database$"):
+            whamming.open(tmp_path / name, **options)
+
+
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_other_files_and_directories_are_left_alone(tmp_path: Path, mode: Any) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(FormatError, match=r"file is not .*whamming\.json"):
+    with pytest.raises(FormatError, match=r"file is not a Whamming database: it is a file"):
         whamming.open(tmp_path / "file", mode=mode)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.doc").write_text("precious")
