@@ -18,6 +18,7 @@ from whamming.storage.storage_errors import (
     NO_FILES,
     NO_ROOM,
     CorruptStoreError,
+    FormatError,
     ProcessLimitError,
     StorageError,
     StorageFullError,
@@ -29,16 +30,23 @@ _NOT_A_FILE: Final = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, err
 
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Convert errors of LMDB and the operating system that the block raises. ``path`` is the index's directory."""
+    """Convert errors of LMDB and the operating system that the block raises. ``path`` is the index's directory.
+
+    Errors about its records, which do not know where they are from, get the path, too.
+    """
     try:
         yield
+    except (CorruptStoreError, FormatError) as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
     except (lmdb.Error, OSError) as error:
         raise translated(error, path) from error
 
 
 def translated(error: Exception, path: Path) -> StorageError:
     """Return the storage error for an error of LMDB or the operating system."""
-    text = str(error)
+    text = str(error).removeprefix(f"{path}: ")  # LMDB names the directory, too
     if isinstance(error, OSError) and error.errno in _NOT_A_FILE:
         return CorruptStoreError(f"a file of the index in {path} is not a regular file: {text}; restore a backup")
     if isinstance(error, lmdb.MapFullError):

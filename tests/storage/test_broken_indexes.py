@@ -54,6 +54,7 @@ def test_a_broken_index_is_listed_with_its_error(path: Path, way: str, mode: Any
         with pytest.raises(TYPES[reason]) as caught:
             database.index(NAME)
         assert str(caught.value) == str(broken.error)
+        assert str(caught.value).count(str(path / NAME)) == 1, "it names the index"
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in STRAY])
