@@ -165,8 +165,9 @@ def test_a_damaged_backup_is_not_restored(disk: Place) -> None:
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"payload of an item")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(StorageError, match=r"'bad' .*damaged: .*nothing was restored"):
+    with pytest.raises(StorageError, match=r"'bad' .*damaged: .*nothing was restored; use another backup$") as caught:
         whamming.restore(disk.directory / "backup", disk.directory / "restored")
+    assert "restore a backup" not in str(caught.value)
     assert not (disk.directory / "restored").exists()
     with disk.open("backup", mode="r") as database:
         reports = database.verify()
@@ -177,5 +178,9 @@ def test_a_damaged_backup_is_not_restored(disk: Place) -> None:
         with pytest.raises(CorruptStoreError, match="restore a backup"):
             database.index("bad")
         assert not database.verify()["bad"].ok
-    with pytest.raises(StorageError, match=r"'bad'.*nothing was restored"):
+    with pytest.raises(StorageError, match=r"'bad'.*nothing was restored; use another backup$") as caught:
+        whamming.restore(disk.directory / "backup", disk.directory / "restored")
+    assert "restore a backup" not in str(caught.value)
+    (disk.directory / "backup" / "whamming.json").write_text("{")
+    with pytest.raises(FormatError, match=r"whamming\.json is damaged: [^;]*; use another backup$"):
         whamming.restore(disk.directory / "backup", disk.directory / "restored")
