@@ -407,8 +407,7 @@ class Database(Unpicklable, DatabaseVerbs):
                 f"the index {name!r} already exists but cannot be used: {error}; {remedy}, or choose another name"
             ) from error
         if index.settings != wanted:
-            found = f"{index.settings}" if wanted is None else index.settings.differences(wanted)
-            raise AlreadyExistsError(f"the index {name!r} already exists, with {found}")
+            raise AlreadyExistsError(index.settings.taken(name, wanted))
         return index
 
     def _discard(self, name: str) -> None:

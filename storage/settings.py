@@ -117,6 +117,18 @@ class IndexSettings:
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in compared]
         return " and ".join(f"{name} = {own!r}, not {their!r}" for name, own, their in pairs if own != their)
 
+    def taken(self, name: str, wanted: IndexSettings | None) -> str:
+        """Return the message that an index of that name exists with these settings, which are not the ``wanted`` ones.
+
+        None: it is not wanted whatever its settings.
+        """
+        if wanted is not None:
+            remedy = f"open it with db.index({name!r}), or choose another name"
+            return f"the index {name!r} already exists, with {self.differences(wanted)}; {remedy}"
+        found = ", ".join(f"{key} = {value!r}" for key, value in self.to_json().items())
+        remedy = f"open it with db.index({name!r}), or pass exist_ok=True to create it only if it is missing"
+        return f"the index {name!r} already exists, with {found}; {remedy}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a dict. Without an encoder it has no keys about vectors, as in older files."""
         about_vectors = ("dim", "encoder", "keep_vectors", "metric")

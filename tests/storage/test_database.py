@@ -72,12 +72,15 @@ def test_an_existing_index_is_not_created_again(place: Place) -> None:
     with place.open() as database:
         index = database.create_index("docs", BITS, tables="multi")
         assert database.create_index("docs", BITS, tables="multi", exist_ok=True) is index
-        with pytest.raises(AlreadyExistsError, match=r"'docs' already exists, with .*tables='multi'"):
+        with pytest.raises(AlreadyExistsError, match=r"'docs' already exists, with .*tables = 'multi'") as caught:
             database.create_index("docs", BITS)
+        assert "IndexSettings" not in str(caught.value)
+        assert re.search(r"; .*db\.index\('docs'\).*exist_ok=True", str(caught.value))
         with pytest.raises(AlreadyExistsError) as caught:
             database.create_index("docs", BITS, tables="single", durability="async", exist_ok=True)
         differences = "tables = 'multi', not 'single' and durability = 'fsync', not 'async'"
-        assert str(caught.value) == f"the index 'docs' already exists, with {differences}"
+        assert str(caught.value).startswith(f"the index 'docs' already exists, with {differences}; ")
+        assert "exist_ok" not in str(caught.value)
 
 
 def test_a_dropped_index_says_so(place: Place) -> None:
