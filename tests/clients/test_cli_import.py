@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,19 @@ import numpy as np
 import pytest
 
 import whamming
-from tests.clients.commands import Cli, Target, finish, run, run_on_terminal, start, wait_until
+from tests.clients.commands import (
+    COMMAND,
+    PATIENCE,
+    Cli,
+    Done,
+    Target,
+    environment,
+    finish,
+    run,
+    run_on_terminal,
+    start,
+    wait_until,
+)
 
 N, BITS = 300, 24
 VECTORS = np.random.default_rng(3).standard_normal((N, BITS)).astype(np.float32)
@@ -67,6 +80,31 @@ def test_ids_from_a_second_file_and_export(cli: Cli, target: Target, name: str, 
     out, out_ids = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.ids.npy")
     assert out[np.argsort(out_ids)].tolist() == PACKED.tolist()
     assert sorted(np.load(tmp_path / "out.npz")["ids"].tolist()) == ids.tolist()
+
+
+def test_rows_with_the_same_id_are_one_item(cli: Cli, target: Target, name: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "codes.npz", codes=PACKED[:4], ids=[1, 2, 2, 3])
+    cli("create", name, "--bits", str(BITS), *target).ok()
+    out = cli("import", name, tmp_path / "codes.npz", *target).ok().out
+    assert "4 rows imported" in out
+    assert "3 items" in out
+    assert cli.json("import", name, tmp_path / "codes.npz", *target)[0]["items"] == 3
+
+
+def test_a_full_disk_says_how_many_rows_are_done(cli: Cli, codes: Path, tmp_path: Path) -> None:
+    """A limit on the size of files has the same effect, and running the command again completes the import."""
+    data = tmp_path / "data"
+    cli("create", "docs", "--bits", "64", "--data", data).ok()
+    command = [*COMMAND, "import", "docs", str(codes), "--batch", "1000", "--data", str(data)]
+    limited = ["sh", "-c", 'ulimit -f 300; exec "$@"', "sh", *command]
+    ran = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    done = Done(ran.returncode, ran.stdout, ran.stderr)
+    checkpoint = codes.with_name(f"{codes.name}.docs.checkpoint")
+    rows = json.loads(checkpoint.read_text())["rows"]
+    assert 0 < rows < 20_000
+    done.refused(1, "no space", f"{rows:,} of 20,000 rows are on disk", "run the same command again")
+    resumed = cli("import", "docs", codes, "--data", data, "--json").record
+    assert (resumed["resumed_at"], resumed["items"]) == (rows, 20_000)
 
 
 def interrupt_import(file: Path, name: str, target: Target, how: int) -> tuple[Any, Path, int]:

@@ -16,7 +16,16 @@ from whamming.cli.encoding import add_fitting, find_or_create_index
 from whamming.cli.output import counted, items_bar, note, say, say_json
 from whamming.cli.parser import Commands, FailureError, add_json, whole
 from whamming.cli.target import AnyIndex, add_target, opened, target_name
-from whamming.storage import CodesFile, Durability, Piece, VectorsFile, VectorsPiece, read_codes, read_vectors
+from whamming.storage import (
+    CodesFile,
+    Durability,
+    Piece,
+    StorageFullError,
+    VectorsFile,
+    VectorsPiece,
+    read_codes,
+    read_vectors,
+)
 from whamming.storage.storage_errors import from_system
 
 IMPORT_ROWS: Final = 50_000
@@ -87,13 +96,16 @@ def import_file(args: argparse.Namespace) -> None:
         with items_bar(f"import {args.name}", file.count, start) as bar:
             _Import(index, file, checkpoint, bar).run(start, batch)
         seconds = time.perf_counter() - began
+        items = index.count()
     checkpoint.remove()
     rate = (file.count - start) / max(seconds, 1e-9)
     if args.json:
-        values = {"rows": file.count, "resumed_at": start, "seconds": seconds, "rows_per_second": rate}
+        values = {"rows": file.count, "resumed_at": start, "seconds": seconds, "rows_per_second": rate, "items": items}
         say_json({"name": args.name, "file": args.file, **values})
     else:
-        say(f"{args.name}: {counted(file.count - start, 'row')} imported in {seconds:.2f} s, {rate:,.0f} per second")
+        rows = counted(file.count - start, "row")
+        speed = f"{seconds:.2f} s, {rate:,.0f} per second"
+        say(f"{args.name}: {rows} imported in {speed}; the index has {counted(items, 'item')}")
 
 
 def _open(path: Path, index: AnyIndex, args: argparse.Namespace) -> CodesFile | VectorsFile:
@@ -133,10 +145,12 @@ class _Import:
         self._bar = bar
         self._lazy = index.settings.durability == "async"
         self._synced = time.monotonic()
+        self._saved = 0
+        """How many rows are on disk."""
 
     def run(self, start: int, batch: int) -> None:
         """Write all rows from ``start`` on. Ctrl-C stops after the current batch; a second Ctrl-C stops at once."""
-        done = start
+        done = self._saved = start
         with _deferred_interrupt() as interrupted:
             for piece in self._file.pieces(start, batch):
                 done = piece.first_row + len(piece.ids)
@@ -144,16 +158,21 @@ class _Import:
                 durability: Durability = "fsync" if sync else "async"
                 self._write(piece, durability)
                 if sync:
+                    self._saved = done
                     self._save(done)
                 self._bar.update(len(piece.ids))
                 if interrupted.is_set() and done < self._file.count:
                     raise KeyboardInterrupt(self._interruption(done))
 
     def _write(self, piece: Piece | VectorsPiece, durability: Durability) -> None:
-        if isinstance(piece, VectorsPiece):
-            self._index.upsert(piece.ids, None, piece.payloads, vectors=piece.vectors, durability=durability)
-        else:
-            self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)
+        try:
+            if isinstance(piece, VectorsPiece):
+                self._index.upsert(piece.ids, None, piece.payloads, vectors=piece.vectors, durability=durability)
+            else:
+                self._index.upsert(piece.ids, piece.codes, piece.payloads, durability=durability)
+        except StorageFullError as error:
+            done = f"{self._saved:,} of {self._file.count:,} rows are on disk"
+            raise StorageFullError(f"{error}; {done}; to resume, run the same command again") from error
 
     def _is_due(self) -> bool:
         now = time.monotonic()
