@@ -19,18 +19,21 @@ class Budget:
     seconds: float | None = None
     """Time to spend."""
 
+    def __post_init__(self) -> None:
+        """Check the limits. Raises :class:`InvalidArgumentError`."""
+        candidates = None if self.candidates is None else as_whole("candidates", self.candidates)
+        if (candidates is not None and candidates <= 0) or (
+            self.seconds is not None and not (is_number(self.seconds) and self.seconds > 0)
+        ):
+            raise InvalidArgumentError(f"{self}: candidates and seconds must be positive, or None for no limit")
+
 
 def checked_budget(budget: Budget) -> tuple[int, float]:
-    """Check a budget and return its candidates and seconds. 0 means no limit."""
+    """Return the candidates and seconds of a budget. 0 means no limit. Raises an error if it is not a Budget."""
     if not isinstance(budget, Budget):
         raise InvalidArgumentError(f"budget = {budget!r}; pass a Budget(candidates=..., seconds=...), or None")
-    candidates = None if budget.candidates is None else as_whole("candidates", budget.candidates)
-    seconds = budget.seconds
-    if (candidates is not None and candidates <= 0) or (
-        seconds is not None and not (is_number(seconds) and seconds > 0)
-    ):
-        raise InvalidArgumentError(f"{budget}: candidates and seconds must be positive, or None for no limit")
-    return min(candidates or 0, 2**63), 0.0 if seconds is None else min(seconds, 1e9)
+    candidates = 0 if budget.candidates is None else as_whole("candidates", budget.candidates)
+    return min(candidates, 2**63), 0.0 if budget.seconds is None else min(budget.seconds, 1e9)
 
 
 def raw_budget(budget: Budget | None) -> Any:

@@ -49,7 +49,7 @@ def test_counts_must_be_integers(value: Any) -> None:
     with INDEX.cursor(COSTS) as cursor:
         check_rejected("n", value, cursor.next)
         check_rejected("n", value, cursor.guess)
-        check_rejected("candidates", value, lambda candidates: cursor.next(1, budget=Budget(candidates=candidates)))
+    check_rejected("candidates", value, lambda candidates: Budget(candidates=candidates))
     check_rejected("threads", value, lambda threads: INDEX.search(COSTS, threads=threads))
     check_rejected("threads", value, lambda threads: Index.build(CODES, BITS, threads=threads))
     check_rejected("substring_bits", value, lambda length: Index.build(CODES, BITS, substring_bits=length))
@@ -67,8 +67,14 @@ def test_radius_must_be_a_number(value: Any) -> None:
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=lambda value: repr(value)[:20])
 def test_seconds_must_be_a_number(value: Any) -> None:
-    with INDEX.cursor(COSTS) as cursor, pytest.raises(InvalidArgumentError, match=r"seconds.*must be positive"):
-        cursor.next(1, budget=Budget(seconds=value))
+    with pytest.raises(InvalidArgumentError, match=r"seconds.*must be positive"):
+        Budget(seconds=value)
+
+
+@pytest.mark.parametrize("given", [{"candidates": -1}, {"candidates": 0}, {"seconds": -1}, {"seconds": 0.0}], ids=repr)
+def test_a_budget_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Budget\(.*must be positive"):
+        Budget(**given)
 
 
 @pytest.mark.parametrize("value", [5, 0.5, "1s", {"candidates": 5}, Budget], ids=repr)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.native.examples import LAYOUTS, WEIGHT_KINDS, make_codes, make_table, plans
 from tests.native.oracle import Codes, Truth, truth
-from whamming.native import Buckets, Budget, Costs, Cursor, Hit, Index, InvalidArgumentError, Plan, Tables
+from whamming.native import Buckets, Costs, Cursor, Hit, Index, InvalidArgumentError, Plan, Tables
 
 BITS = 64
 N = 3000
@@ -197,14 +197,6 @@ def test_radius_must_not_be_nan(index: Index, costs: Costs) -> None:
         index.cursor(costs, radius=math.nan)
     with pytest.raises(InvalidArgumentError, match="radius = nan"):
         index.search(costs, radius=math.nan)
-
-
-@pytest.mark.parametrize(
-    "budget", [Budget(candidates=-1), Budget(seconds=-1.0), Budget(seconds=math.nan), Budget(candidates=0)]
-)
-def test_budgets_must_be_positive(index: Index, costs: Costs, budget: Budget) -> None:
-    with index.cursor(costs) as cursor, pytest.raises(InvalidArgumentError, match="must be positive"):
-        cursor.next(1, budget=budget)
 
 
 def test_a_cursor_rejects_a_batch(index: Index) -> None:

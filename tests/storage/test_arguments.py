@@ -80,25 +80,6 @@ def test_after_is_a_distance_and_an_id(index: StoredIndex, after: Any) -> None:
     assert str(raised.value).startswith(f"after = {after!r};")
 
 
-@pytest.mark.parametrize(
-    ("budget", "message"),
-    [
-        (Budget(candidates=1.5), r"candidates = 1\.5;"),  # type: ignore[arg-type]
-        (Budget(candidates="9"), "candidates = '9';"),  # type: ignore[arg-type]
-        (Budget(seconds="9"), "seconds='9'"),  # type: ignore[arg-type]
-        (Budget(seconds=float("nan")), "seconds=nan"),
-        (Budget(candidates=0), "candidates=0"),
-    ],
-)
-def test_a_budget_has_positive_numbers(index: StoredIndex, budget: Budget, message: str) -> None:
-    for search in (
-        lambda: index.search_batch(CODES, k=3, budget=budget),
-        lambda: index.search(CODES[0]).next(3, budget=budget),
-    ):
-        with pytest.raises(InvalidArgumentError, match=message):
-            search()
-
-
 @pytest.mark.parametrize("threads", [1.0, "2", 0, 257])
 def test_threads_is_an_integer(index: StoredIndex, threads: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"threads = {threads!r};"):

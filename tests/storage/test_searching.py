@@ -181,5 +181,3 @@ def test_limits_of_a_batch(twin: Twin) -> None:
         twin.index.search_batch(codes, np.ones((3, 13)))
     with pytest.raises(InvalidArgumentError, match=r"threads = 0; .*1 to 256"):
         twin.index.search_batch(codes, threads=0)
-    with pytest.raises(InvalidArgumentError, match="candidates=0"):
-        twin.index.search_batch(codes, budget=Budget(candidates=0))
