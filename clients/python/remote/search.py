@@ -79,8 +79,8 @@ class Search(Unpicklable, AsyncSearchVerbs):
 
     def __repr__(self) -> str:
         """Describe the search in a line."""
-        state = ", closed" if self.closed else ", ended" if self._ended else ""
-        return f"Search(of {self._query.index!r}, lower bound {self.lower_bound:g}{state})"
+        state = "closed" if self.closed else f"lower bound {self.lower_bound:g}{', ended' if self._ended else ''}"
+        return f"Search(of {self._query.index!r}, {state})"
 
     @verb
     async def __aenter__(self) -> Self:
@@ -150,11 +150,13 @@ class Search(Unpicklable, AsyncSearchVerbs):
     @property
     @verb
     def lower_bound(self) -> float:
+        self._check_open()
         return min(self._pending[-1].distance, self._bound) if self._pending else self._bound
 
     @property
     @verb
     def stats(self) -> Stats:
+        self._check_open()
         return NO_STATS if self._end is None else self._end.stats
 
     @property

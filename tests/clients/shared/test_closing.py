@@ -151,3 +151,12 @@ def test_a_closed_search_returns_no_more_hits(twin: Twin) -> None:
         for use in (lambda: next(search), lambda: search.next(1), search.all, lambda: list(search)):  # noqa: B023
             with pytest.raises(ClosedError, match=r"search .*closed"):
                 use()
+
+
+def test_a_closed_search_has_no_bound_and_no_statistics(twin: Twin) -> None:
+    search = twin.index.search(ZERO)
+    next(search)
+    search.close()
+    for use in (lambda: search.lower_bound, lambda: search.stats):
+        with pytest.raises(ClosedError, match=r"search .*closed"):
+            use()
