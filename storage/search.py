@@ -101,6 +101,14 @@ class Search(Unpicklable, SearchVerbs):
         self._cursor.close()
 
 
+def check_single(count: int, *, single: bool) -> None:
+    """Raise InvalidArgumentError unless the user gave a single query, without a batch dimension."""
+    if not single:
+        raise InvalidArgumentError(
+            f"search takes one query, not a batch of {count}; give it without a batch dimension, or use search_batch"
+        )
+
+
 def make_costs(
     settings: IndexSettings, code: ArrayLike | None, weights: ArrayLike | None, table: ArrayLike | None
 ) -> Costs:

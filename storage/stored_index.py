@@ -19,7 +19,7 @@ from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
 from whamming.storage.items.write_batch import WriteBatch, check_batch
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
-from whamming.storage.search import Search, make_costs
+from whamming.storage.search import Search, check_single, make_costs
 from whamming.storage.settings import Durability, IndexSettings, check_choice
 from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, NoEncoderError, StorageError
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
@@ -270,8 +270,7 @@ class StoredIndex(Unpicklable, IndexVerbs):
                 vector, costs, k, plan, payloads, rerank, (code, weights, table, radius, after)
             )
         made = self._costs(code, weights, table, vector, costs)
-        if not made.single:
-            raise InvalidArgumentError(f"search takes one query, not {len(made)}; use search_batch")
+        check_single(len(made), single=made.single)
         snapshot = self.snapshot()
         fetch = snapshot.payloads if check_flag("payloads", payloads) else None
         position = snapshot.position(made, after)
@@ -338,8 +337,7 @@ class StoredIndex(Unpicklable, IndexVerbs):
     ) -> Search:
         encoder = self._check_rerank(vector, others)
         queries, factor = read_queries(self.settings, vector, rerank, form)
-        if len(queries) != 1:
-            raise InvalidArgumentError(f"search takes one query, not {len(queries)}; use search_batch")
+        check_single(len(queries), single=np.ndim(vector) == 1)  # type: ignore[arg-type]
         query, snapshot = queries[0], self.snapshot()
         wanted = len(snapshot) if k is None else check_k(k)
         fetch = snapshot.payloads if check_flag("payloads", payloads) else None

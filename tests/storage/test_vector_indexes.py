@@ -313,7 +313,7 @@ def test_vectors_need_an_encoder_and_must_match_it() -> None:
             (lambda: docs.upsert([1], vectors=np.full((1, DIM), np.nan)), "row 0, column 0 is nan"),
             (lambda: docs.upsert([1], codes, vectors=vectors[:1]), "both codes and vectors"),
             (lambda: docs.upsert([1]), "items without codes"),
-            (lambda: docs.search(vector=vectors[:2]), "one query, not 2"),
+            (lambda: docs.search(vector=vectors[:2]), "one query, not a batch of 2"),
             (lambda: docs.search(codes[0], vector=vectors[0]), "a vector together with a code"),
             (lambda: docs.search(table=np.ones((BITS, 2)), vector=vectors[0]), "a vector together with a code"),
             (lambda: docs.search(codes[0], costs="inner"), "costs = 'inner' without a vector"),

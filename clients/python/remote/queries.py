@@ -13,6 +13,7 @@ from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array, as_numbers, remedy_for
 from whamming.storage import Form, Rerank
 from whamming.storage.reranking import check_factor, check_k
+from whamming.storage.search import check_single
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column, matrix
@@ -144,8 +145,7 @@ def query_request(
     index: str, queries: Queries, options: search_pb2.QueryOptions, after: Position | None
 ) -> search_pb2.SearchRequest:
     """Pack a single query. ``after`` is the hit after which it continues."""
-    if len(queries) != 1:
-        raise InvalidArgumentError(f"search takes one query, not {len(queries)}; use search_batch")
+    check_single(len(queries), single=queries.single)
     request = queries.request(index, np.zeros(1, dtype=np.int64), options)
     if after is not None:
         distance, last_id, sum_of_costs = checked_position(after)

@@ -65,6 +65,21 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "13 bits"),
     "code of booleans": (lambda _, i: list(i.search(np.zeros(13, bool))), InvalidArgumentError, "bool"),
     "two codes": (lambda _, i: list(i.search(ZEROS)), InvalidArgumentError, "one query.* 2.*search_batch"),
+    "a batch of one code": (
+        lambda _, i: list(i.search(ZEROS[:1])),
+        InvalidArgumentError,
+        "one query.* batch of 1.*search_batch",
+    ),
+    "a batch of one row of weights": (
+        lambda _, i: list(i.search(ZERO, weights=np.ones((1, 13)))),
+        InvalidArgumentError,
+        "one query.* batch of 1.*search_batch",
+    ),
+    "a batch of one table": (
+        lambda _, i: list(i.search(table=np.ones((1, 13, 2)))),
+        InvalidArgumentError,
+        "one query.* batch of 1.*search_batch",
+    ),
     "few weights": (
         lambda _, i: list(i.search(ZERO, weights=[1.0])),
         InvalidArgumentError,
@@ -253,6 +268,16 @@ def test_reranking_is_checked_in_the_terms_of_the_caller(database: AnyDatabase, 
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             list(index.search(vector=np.ones(13), **given))
+
+
+@pytest.mark.parametrize("rerank", [None, 2, "exact"])
+def test_a_search_takes_one_vector(database: AnyDatabase, name: str, rerank: Any) -> None:
+    index = database.create_index(name, encoder="sign", dim=13, keep_vectors="float16")
+    index.upsert([1], vectors=np.ones((1, 13)))
+    for count in (1, 2):
+        with pytest.raises(InvalidArgumentError, match=rf"one query.* batch of {count}.*search_batch"):
+            list(index.search(vector=np.ones((count, 13)), k=1, rerank=rerank))
+    assert [hit.id for hit in index.search(vector=[1.0] * 13, k=1, rerank=rerank)] == [1]
 
 
 @pytest.mark.parametrize("rerank", [2, "exact"])
