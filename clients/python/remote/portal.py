@@ -7,8 +7,8 @@ import atexit
 import os
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
@@ -54,11 +54,11 @@ class Portal:
             tasks.append(self.loop.create_task(call))
             tasks[0].add_done_callback(lambda _: done.release())
 
-        self.loop.call_soon_threadsafe(start)
         try:
+            self.loop.call_soon_threadsafe(start)
             done.acquire()
         except BaseException:
-            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            self.loop.call_soon_threadsafe(lambda: _stop(tasks, call))
             raise
         return tasks[0].result()
 
@@ -78,27 +78,30 @@ class Portal:
         tasks: list[asyncio.Task[T]] = []
         shares: queue.SimpleQueue[float | None] = queue.SimpleQueue()
 
+        reporting = call(shares.put)
+
         def start() -> None:
-            tasks.append(self.loop.create_task(call(shares.put)))
+            tasks.append(self.loop.create_task(reporting))
             tasks[0].add_done_callback(lambda _: shares.put(None))
 
-        self.loop.call_soon_threadsafe(start)
         try:
+            self.loop.call_soon_threadsafe(start)
             while (share := shares.get()) is not None:
                 progress(share)
         except BaseException:
-            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            self.loop.call_soon_threadsafe(lambda: _stop(tasks, reporting))
             raise
         return tasks[0].result()
 
     def each(self, pieces: AsyncGenerator[T, None]) -> Iterator[T]:
         """Iterate over an asynchronous generator. Leaving the iteration early closes the generator."""
+        iteration = _Iteration(pieces)
         try:
-            while (piece := self.run(next_or_none(pieces))) is not None:
+            while (piece := self.run(iteration.next())) is not None:
                 yield piece
         finally:
             if self._is_usable():
-                self.run(pieces.aclose())
+                self.run(iteration.close())
 
     def close(self, call: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that closes something. In a fork or at exit, do nothing: it is closed anyway."""
@@ -119,6 +122,39 @@ class Portal:
         if self._ended:
             return ClosedError("all connections were closed because the interpreter is exiting; use them earlier")
         return forked_error()
+
+
+class _Iteration(Generic[T]):
+    """An iteration over an asynchronous generator. Only its event loop may use it."""
+
+    def __init__(self, pieces: AsyncGenerator[T, None]) -> None:
+        self._pieces = pieces
+        self._step: asyncio.Task[Any] | None = None
+        """The task that waits for the next piece."""
+
+    async def next(self) -> T | None:
+        self._step = asyncio.current_task()
+        try:
+            return await next_or_none(self._pieces)
+        finally:
+            self._step = None
+
+    async def close(self) -> None:
+        """Close the generator. A running step is stopped first: a generator cannot be closed while it runs."""
+        step = self._step
+        if step is not None:
+            if not step.cancelling():
+                step.cancel()
+            await asyncio.wait([step])
+        await self._pieces.aclose()
+
+
+def _stop(tasks: Sequence[asyncio.Task[T]], call: Coroutine[Any, Any, T]) -> None:
+    """Cancel the task of a call. If none was made, because its thread was interrupted before, close the call."""
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        call.close()
 
 
 async def next_or_none(pieces: AsyncIterator[T]) -> T | None:
