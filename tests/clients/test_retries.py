@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from whamming.remote.retries import Attempts, Retries
-from whamming.wire.service_errors import UnavailableError
+from whamming.remote.retries import Attempts, Retries, once
+from whamming.wire.service_errors import ServiceError, UnavailableError
 
 
 class Clock:
@@ -92,3 +92,27 @@ async def test_refusals_of_the_transport_are_retried(code: str) -> None:
         assert await Retries(30.0).run(lambda: method(b"x")) == b"x"
         assert attempts == 3
     await server.stop(None)
+
+
+@pytest.mark.parametrize(("code", "is_unexpected"), [("UNAVAILABLE", False), ("UNIMPLEMENTED", True)])
+async def test_only_unexpected_errors_have_the_error_of_grpc_as_cause(code: str, is_unexpected: bool) -> None:
+    class Failing(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            async def answer(request: bytes, context: Any) -> bytes:
+                await context.abort(grpc.StatusCode[code], "no")
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Failing(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(ServiceError) as caught:
+                await once(lambda: channel.unary_unary("/any/Call")(b""))
+    finally:
+        await server.stop(None)
+    assert isinstance(caught.value.__cause__, grpc.RpcError) == is_unexpected
+    assert caught.value.__suppress_context__

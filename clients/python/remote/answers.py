@@ -42,7 +42,7 @@ class QueryEnd(NamedTuple):
         query_id = self.ends.query_ids[self.row]
         for error in self.ends.errors:
             if error.query_id == query_id:
-                return error_of(error.reason, error.message, error.field)
+                return error_of(error.reason, error.message)
         return error_of(0, f"the query ended early: {search_pb2.EndReason.Name(self.reason)}")
 
 

@@ -10,16 +10,15 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from whamming.native import Answer, WhammingError
+from whamming.native import Answer, InvalidArgumentError, WhammingError
 from whamming.native.view import padded
 from whamming.remote.answers import NO_DISTANCES, NO_IDS, RESUMABLE, QueryEnd, hits_of
 from whamming.remote.message_size import REQUEST_BYTES
 from whamming.remote.queries import Queries
 from whamming.remote.retries import once, responses
 from whamming.remote.search import Connection
-from whamming.remote.status import invalid_response
+from whamming.remote.status import QueryIdsError, invalid_response
 from whamming.v1 import search_pb2
-from whamming.wire.fields import FieldError
 from whamming.wire.service_errors import OverloadedError, UnavailableError
 from whamming.wire.statistics import RemoteStats
 
@@ -69,10 +68,10 @@ class BatchSearch:
             before = self._left
             try:
                 await once(self._attempt)
-            except FieldError as error:
+            except QueryIdsError as error:
                 sent = min(self._per_message, self._left)
-                if error.field != "queries.query_ids" or sent == 1:
-                    raise
+                if sent == 1:
+                    raise InvalidArgumentError(*error.args) from None
                 self._per_message = sent // 2
             except (UnavailableError, OverloadedError) as error:
                 if isinstance(error, _TooManyUnderWayError) and self._messages_ahead > 1:

@@ -63,8 +63,8 @@ async def responses_of(call: Callable[[], Any]) -> AsyncGenerator[Any, None]:
     """Yield the responses of a call, and raise our errors if it fails. Closing the generator cancels the call."""
     try:
         under_way = call()
-    except grpc.aio.UsageError as error:
-        raise ClosedError("the connection is closed; connect again") from error
+    except grpc.aio.UsageError:
+        raise ClosedError("the connection is closed; connect again") from None
     try:
         async for response in responses(under_way):
             yield response
@@ -84,7 +84,8 @@ async def _responses(call: Any, ending: Ending) -> AsyncGenerator[Any, None]:
                 raise invalid_response("its bytes are not the expected message")
             yield response
     except grpc.aio.AioRpcError as error:
-        raise error_of_call(ending.error(error)) from error
+        failure = error_of_call(ending.error(error))
+        raise failure from failure.__cause__
 
 
 async def once(call: Callable[[], Awaitable[T]]) -> T:
@@ -92,6 +93,7 @@ async def once(call: Callable[[], Awaitable[T]]) -> T:
     try:
         return await call()
     except grpc.aio.AioRpcError as error:
-        raise error_of_call(error) from error
-    except grpc.aio.UsageError as error:
-        raise ClosedError("the connection is closed; connect again") from error
+        failure = error_of_call(error)
+        raise failure from failure.__cause__
+    except grpc.aio.UsageError:
+        raise ClosedError("the connection is closed; connect again") from None

@@ -72,8 +72,8 @@ class Session:
     def _open(self) -> None:
         try:
             call = self._call = self._stub.Search()
-        except grpc.aio.UsageError as error:
-            raise ClosedError("the connection is closed; connect again") from error
+        except grpc.aio.UsageError:
+            raise ClosedError("the connection is closed; connect again") from None
         self._outbox = asyncio.Queue()
         for task in self._tasks:
             task.cancel()

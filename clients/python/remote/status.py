@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from whamming.native import WhammingError
+from whamming.native import InvalidArgumentError, WhammingError
 from whamming.wire.service_errors import (
     DOMAIN,
     DeadlineError,
@@ -24,8 +24,18 @@ _TOO_LARGE: Final = re.compile(r"larger than max \((?P<size>\d+) vs\. (?P<limit>
 """What gRPC says about a message that is too large."""
 
 
+class QueryIdsError(InvalidArgumentError):
+    """The server refused the ids of the queries of a message, usually because it accepts fewer queries."""
+
+
 def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
-    """Return the error for a failed call."""
+    """Return the error for a failed call. It has gRPC's error as its cause if the server's failure is unexpected."""
+    ours = _error_of(error)
+    ours.__cause__ = error if type(ours) is ServiceError else None
+    return ours
+
+
+def _error_of(error: grpc.aio.AioRpcError) -> WhammingError:
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)
@@ -34,8 +44,9 @@ def error_of_call(error: grpc.aio.AioRpcError) -> WhammingError:
                 detail.Unpack(info)
                 detail.Unpack(fields)
             if info.domain == DOMAIN:
-                field = fields.field_violations[0].field if fields.field_violations else ""
-                return error_of(reason_named(info.reason), status.message, field)
+                if any(violation.field == "queries.query_ids" for violation in fields.field_violations):
+                    return QueryIdsError(status.message)
+                return error_of(reason_named(info.reason), status.message)
     code, text = error.code(), error.details() or ""
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(f"the call did not finish before its deadline: {text}")
