@@ -50,6 +50,13 @@ class NoEncoderError(InvalidArgumentError):
     """Vectors were given but the index has no encoder, or kept vectors are wanted but the index keeps none."""
 
 
+def no_encoder(index: str) -> NoEncoderError:
+    """Return the error for vectors given to an index without an encoder."""
+    return NoEncoderError(
+        f"the index {index!r} has no encoder; give codes, or create the index with encoder='sign', 'lsh' or 'itq'"
+    )
+
+
 class NotFoundError(StorageError, KeyError):
     """There is no index of that name."""
 

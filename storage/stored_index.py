@@ -17,11 +17,11 @@ from whamming.native import Answer, Budget, Costs, InvalidArgumentError, Plan
 from whamming.native.arguments import check_flag
 from whamming.storage.items.payloads import Payloads
 from whamming.storage.items.rows import Rows, as_ids
-from whamming.storage.items.write_batch import WriteBatch, check_batch
+from whamming.storage.items.write_batch import WriteBatch, check_batch, check_one_kind
 from whamming.storage.reranking import Bound, Rerank, Reranked, check_k, read_queries, rerank_batch, search_exactly
 from whamming.storage.search import Search, check_single, make_costs
 from whamming.storage.settings import Durability, IndexSettings, check_choice
-from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, NoEncoderError, StorageError
+from whamming.storage.storage_errors import CLOSED, DROPPED, ClosedError, NoEncoderError, StorageError, no_encoder
 from whamming.storage.store.protocol import Progress, Store, StoreStats, VerifyReport
 from whamming.storage.store.requests import digest_of
 from whamming.storage.store.snapshot import Items, Snapshot
@@ -196,12 +196,9 @@ class StoredIndex(Unpicklable, IndexVerbs):
         *,
         vectors: ArrayLike | None = None,
     ) -> WriteBatch:
+        check_one_kind(codes, vectors)
         if vectors is None:
-            if codes is None and np.size(ids):
-                raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
             return WriteBatch.of(self.settings, ids, codes, payloads, deletes)
-        if codes is not None:
-            raise InvalidArgumentError("both codes and vectors; give only one of them")
         return finish(self.encoding(ids, vectors, payloads, deletes))
 
     def encoding(
@@ -365,10 +362,7 @@ class StoredIndex(Unpicklable, IndexVerbs):
 
     def _need_encoder(self) -> Encoder:
         if self.encoder is None:
-            raise NoEncoderError(
-                f"the index {self.name!r} has no encoder; give codes, or create the index with "
-                "encoder='sign', 'lsh' or 'itq'"
-            )
+            raise no_encoder(self.name)
         return self.encoder
 
     @verb

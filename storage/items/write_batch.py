@@ -49,22 +49,13 @@ class WriteBatch:
         ``vectors``: the packed vectors that the codes were made from, for an index that keeps them.
         """
         own = as_ids(ids)
-        packed = as_array(np.empty((0, settings.code_bytes), dtype=np.uint8) if codes is None else codes, "codes")
-        if packed.size == 0 and len(own) == 0:
-            packed = np.empty((0, settings.code_bytes), dtype=np.uint8)
-        packed = settings.to_engine(as_codes(packed, settings.bits)).copy()
-        if len(packed) != len(own):
-            raise InvalidArgumentError(f"{len(own)} ids but {len(packed)} codes; give one code per id")
+        packed = settings.to_engine(as_item_codes(settings, len(own), codes)).copy()
         spare = settings.bits % 8
         if spare:
             packed[:, -1] &= (1 << spare) - 1
         given = as_payloads(payloads, len(own))
         if settings.vector_bytes and vectors is None:
-            if len(own):
-                raise InvalidArgumentError(
-                    f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); give vectors "
-                    "instead, the index computes the codes"
-                )
+            check_no_vectors(settings, len(own))
             vectors = np.empty((0, settings.vector_bytes), dtype=np.uint8)
         return cls(as_ids(deletes), Rows(own, packed, given, vectors), made_for=settings)
 
@@ -91,6 +82,34 @@ class WriteBatch:
     def nbytes(self) -> int:
         """Size of all columns in bytes."""
         return self.deletes.nbytes + self.upserts.nbytes
+
+
+def check_one_kind(codes: ArrayLike | None, vectors: ArrayLike | None) -> None:
+    """Raise InvalidArgumentError if items are given with both codes and vectors."""
+    if codes is not None and vectors is not None:
+        raise InvalidArgumentError("both codes and vectors; give only one of them")
+
+
+def as_item_codes(settings: IndexSettings, count: int, codes: ArrayLike | None) -> NDArray[np.uint8]:
+    """Return the codes of ``count`` items, in the index's bit order. Raises InvalidArgumentError."""
+    if codes is None and count:
+        raise InvalidArgumentError("items without codes; give codes, or vectors if the index has an encoder")
+    packed = as_array(() if codes is None else codes, "codes")
+    if packed.size == 0 and count == 0:
+        return np.empty((0, settings.code_bytes), dtype=np.uint8)
+    packed = as_codes(packed, settings.bits)
+    if len(packed) != count:
+        raise InvalidArgumentError(f"{count} ids but {len(packed)} codes; give one code per id")
+    return packed
+
+
+def check_no_vectors(settings: IndexSettings, count: int) -> None:
+    """Raise InvalidArgumentError if items with codes only are given to an index that keeps vectors."""
+    if settings.vector_bytes and count:
+        raise InvalidArgumentError(
+            f"codes for an index that keeps vectors (keep_vectors = {settings.keep_vectors!r}); give vectors "
+            "instead, the index computes the codes"
+        )
 
 
 def check_batch(batch: object, settings: IndexSettings) -> None:

@@ -31,14 +31,7 @@ def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
     if kind == "float16":
         halves = np.empty((n, dim), dtype="<f2")
         for first, block in blocks(rows):
-            with np.errstate(over="ignore"):
-                halves[first : first + len(block)] = block
-        if rows.dtype.kind == "f" and not np.isfinite(halves).all():
-            row, column = (int(x) for x in np.argwhere(~np.isfinite(halves))[0])
-            raise InvalidArgumentError(
-                f"vectors: row {row}, column {column} is {rows[row, column]}; keep_vectors = 'float16' allows at most "
-                f"{np.finfo(np.float16).max:.0f}: scale the vectors, or keep them as 'int8'"
-            )
+            halves[first : first + len(block)] = _as_halves(block, rows, first)
         return halves.view(np.uint8)
     packed = np.empty((n, 4 + dim), dtype=np.uint8)
     for first, block in blocks(rows):
@@ -50,6 +43,28 @@ def pack_vectors(rows: NDArray[Any], kind: KeptVectors) -> NDArray[np.uint8]:
         out[:, :4] = scale[:, None].view(np.uint8)
         out[:, 4:] = np.rint(block / scale[:, None]).clip(-128, 127).astype(np.int8).view(np.uint8)
     return packed
+
+
+def checking_vectors(rows: NDArray[Any], kind: KeptVectors | None) -> Steps[None]:
+    """Raise InvalidArgumentError, in short steps, if :func:`encoding_kept` would refuse a value of vectors."""
+    for first, block in blocks(rows):
+        if kind == "float16":
+            _as_halves(block, rows, first)
+        yield
+
+
+def _as_halves(block: NDArray[np.float32], rows: NDArray[Any], first: int) -> NDArray[np.float16]:
+    """Return a block of rows as float16. Raises InvalidArgumentError if a value is too large."""
+    with np.errstate(over="ignore"):
+        halves = block.astype("<f2")
+    if rows.dtype.kind == "f" and not np.isfinite(halves).all():
+        row, column = (int(x) for x in np.argwhere(~np.isfinite(halves))[0])
+        row += first
+        raise InvalidArgumentError(
+            f"vectors: row {row}, column {column} is {rows[row, column]}; keep_vectors = 'float16' allows at most "
+            f"{np.finfo(np.float16).max:.0f}: scale the vectors, or keep them as 'int8'"
+        )
+    return halves
 
 
 def unpack_vectors(packed: NDArray[np.uint8], kind: KeptVectors) -> NDArray[np.float32]:

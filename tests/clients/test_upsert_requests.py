@@ -8,12 +8,13 @@ import pytest
 from tests.native.oracle import Codes
 from whamming.remote.message_size import REQUEST_BYTES, MessageSize
 from whamming.remote.requests import UpsertRequests
-from whamming.storage import Payloads
+from whamming.storage import IndexSettings, Payloads
 from whamming.v1 import item_pb2
 from whamming.wire.columns import payload_list_of
 
 N, WIDTH = 70_000, 128
 """Codes of 1,024 bits and payloads of up to 300 bytes: about 20 MB."""
+SETTINGS = IndexSettings(8 * WIDTH)
 IDS = np.arange(N, dtype=np.uint64) * 3
 
 
@@ -33,7 +34,7 @@ def ids_of(message: item_pb2.UpsertRequest) -> list[int]:
 @pytest.mark.parametrize("packed", [False, True])
 def test_messages_have_all_items_in_order(codes: Codes, packed: bool) -> None:
     requests = UpsertRequests(
-        MessageSize(), "docs", IDS, codes, Payloads.of(PAYLOADS) if packed else PAYLOADS, None, None
+        MessageSize(), "docs", SETTINGS, IDS, codes, Payloads.of(PAYLOADS) if packed else PAYLOADS, None, None
     )
     messages = list(requests.unacknowledged())
     assert len(messages) == len(requests) > 4
@@ -47,7 +48,7 @@ def test_messages_have_all_items_in_order(codes: Codes, packed: bool) -> None:
 
 
 def test_unacknowledged_messages_can_be_sent_again(codes: Codes) -> None:
-    requests = UpsertRequests(MessageSize(), "docs", IDS, codes, PAYLOADS, None, None)
+    requests = UpsertRequests(MessageSize(), "docs", SETTINGS, IDS, codes, PAYLOADS, None, None)
     first = list(requests.unacknowledged())
     requests.acknowledged = 2
     assert list(requests.unacknowledged()) == first[2:]
@@ -57,7 +58,7 @@ def test_unacknowledged_messages_can_be_sent_again(codes: Codes) -> None:
 
 def test_a_message_is_packed_when_it_is_sent(codes: Codes) -> None:
     """The test changes the array, which callers must not do: messages that are not sent yet show the change."""
-    messages = UpsertRequests(MessageSize(), "docs", IDS, codes, None, None, None).unacknowledged()
+    messages = UpsertRequests(MessageSize(), "docs", SETTINGS, IDS, codes, None, None, None).unacknowledged()
     first = next(messages).items.codes
     codes[:] ^= 255
     assert first == (codes[: len(first) // WIDTH] ^ 255).tobytes()

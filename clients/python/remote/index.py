@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -103,7 +104,11 @@ class Index(Unpicklable, AsyncIndexVerbs):
         durability: Durability | None = None,
     ) -> None:
         attempts = self._database._retries.begin()
-        requests = UpsertRequests(self._database._message_size, self.name, ids, codes, payloads, vectors, durability)
+        requests = UpsertRequests(
+            self._database._message_size, self.name, self.settings, ids, codes, payloads, vectors, durability
+        )
+        for _ in requests.checking():
+            await asyncio.sleep(0)  # other calls share the loop
         while requests.acknowledged < len(requests):
             before = requests.acknowledged
             try:

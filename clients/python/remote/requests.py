@@ -1,4 +1,8 @@
-"""Packs arguments into request messages. It checks only what packing needs; the server validates the rest."""
+"""Packs arguments into request messages.
+
+Items to upsert are checked here, because they may take several messages: the server would find a fault in one message
+after it has written those before. Of other arguments, this checks only what packing needs. The server checks all again.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from whamming.native import InvalidArgumentError
 from whamming.native.arguments import check_flag
-from whamming.native.costs import as_array, remedy_for
 from whamming.remote.message_size import REQUEST_BYTES, MessageSize
-from whamming.storage import Durability, Encoder, KeptVectors, Kind, Payloads
+from whamming.storage import Durability, Encoder, IndexSettings, KeptVectors, Kind, Payloads
 from whamming.storage.items.payloads import as_payloads
 from whamming.storage.items.rows import as_ids
+from whamming.storage.items.write_batch import as_item_codes, check_no_vectors, check_one_kind
+from whamming.storage.storage_errors import no_encoder
 from whamming.storage.store.scanning import check_scan
 from whamming.storage.vectors.arrays import as_vectors, check_dim
 from whamming.storage.vectors.fitting import check_seed
+from whamming.storage.vectors.kept import checking_vectors
+from whamming.storage.vectors.steps import Steps
 from whamming.v1 import index_pb2, item_pb2
 from whamming.wire.columns import id_column, matrix, payload_column
 from whamming.wire.descriptions import settings_message
@@ -127,31 +134,44 @@ class UpsertRequests:
         self,
         size: MessageSize,
         index: str,
+        settings: IndexSettings,
         ids: ArrayLike,
         codes: ArrayLike | None,
         payloads: Sequence[bytes | None] | Payloads | None,
         vectors: ArrayLike | None,
         durability: Durability | None,
     ) -> None:
-        """Take items. The caller must not change them until all are acknowledged."""
+        """Take items, and check all but the values of vectors; see :meth:`checking`.
+
+        The caller must not change the items until all are acknowledged.
+        """
         self.acknowledged = 0
         """Number of messages, counted from the first, that the server has acknowledged."""
         self._index = index
         self._request_id = uuid.uuid4().bytes
         self._durability = DURABILITIES.number("durability", durability)
+        self._kind = settings.keep_vectors
         self._ids = as_ids(ids)
         count = len(self._ids)
-        self._codes = None if codes is None else _item_codes(codes, count)
-        self._vectors = None if vectors is None else _rows_of_items(as_vectors(vectors)[0], count, "vectors")
-        if codes is None and vectors is None and count:
-            raise InvalidArgumentError("codes are missing; give codes, or vectors if the index has an encoder")
+        check_one_kind(codes, vectors)
+        self._codes = self._vectors = None
+        if vectors is None:
+            self._codes = as_item_codes(settings, count, codes)
+            check_no_vectors(settings, count)
+        else:
+            self._vectors = _item_vectors(index, settings, count, vectors)
         self._payloads = as_payloads(payloads, count)
         self._pieces = self._split(size.room(REQUEST_BYTES))
+
+    def checking(self) -> Steps[None]:
+        """Check the values of vectors in short steps. Raises InvalidArgumentError."""
+        if self._vectors is not None:
+            yield from checking_vectors(self._vectors, self._kind)
 
     def _split(self, most: int) -> list[slice]:
         """Return the rows of each message, whose columns have at most ``most`` bytes."""
         count = len(self._ids)
-        columns = [rows for rows in (self._codes, self._vectors) if rows is not None]
+        columns: list[NDArray[Any]] = [rows for rows in (self._codes, self._vectors) if rows is not None]
         sizes = np.full(count, 8 + sum(rows.shape[1] * rows.itemsize for rows in columns), dtype=np.int64)
         if self._payloads is not None:
             sizes += 4 + self._payloads.lengths().astype(np.int64)
@@ -190,10 +210,12 @@ class UpsertRequests:
         return message
 
 
-def _item_codes(codes: ArrayLike, count: int) -> NDArray[Any]:
-    rows = _rows_of_items(as_array(codes, "codes"), count, "codes")
-    if rows.dtype != np.uint8 and count:
-        raise InvalidArgumentError(f"codes have dtype {rows.dtype}, not uint8; {remedy_for(rows.dtype)}")
+def _item_vectors(index: str, settings: IndexSettings, count: int, vectors: ArrayLike) -> NDArray[Any]:
+    if settings.dim is None:
+        raise no_encoder(index)
+    rows, _ = as_vectors(vectors, settings.dim)
+    if len(rows) != count:
+        raise InvalidArgumentError(f"{count} ids but {len(rows)} vectors; give one vector per id")
     return rows
 
 
@@ -202,16 +224,6 @@ def _slice(payloads: Payloads, rows: slice) -> Payloads:
     start = payloads.ends[rows.start - 1] if rows.start else np.uint64(0)
     ends = payloads.ends[rows]
     return Payloads(ends - start, payloads.data[int(start) : int(ends[-1])])
-
-
-def _rows_of_items(array: NDArray[Any], count: int, what: str) -> NDArray[Any]:
-    if array.size == 0 and count == 0:
-        return array.reshape(0, 0)
-    if array.ndim != 2:
-        raise InvalidArgumentError(f"{what} have shape {array.shape}; give one row per id")
-    if len(array) != count:
-        raise InvalidArgumentError(f"{count} ids but {len(array)} {what}; give one {what[:-1]} per id")
-    return array
 
 
 def delete_requests(

@@ -10,6 +10,7 @@ import pytest
 
 import whamming
 from tests.clients.shared.places import AnyDatabase, AnyIndex, Place, fresh_names
+from whamming import InvalidArgumentError
 from whamming.storage import Encoder
 
 DIM = 16
@@ -55,6 +56,33 @@ def test_searches_with_vectors(pair: tuple[AnyIndex, AnyIndex], options: dict[st
         assert other == one
         for index in pair:
             assert index.search_batch(vectors=query, k=7, **options).ids.tolist() == expected.ids[row].tolist()
+
+
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "nan"), (70_000, "70000.*float16.* at most 65504")])
+def test_an_invalid_vector_of_many_is_named_and_nothing_is_written(
+    database: AnyDatabase, name: str, value: float, message: str
+) -> None:
+    """Over the network, the vectors take three messages, and the invalid one is in the last."""
+    index = database.create_index(name, encoder="sign", dim=256, keep_vectors="float16")
+    vectors = np.zeros((8_500, 256), dtype=np.float32)
+    vectors[8_400, 3] = value
+    with pytest.raises(InvalidArgumentError, match=rf"row 8400, column 3 is {message}"):
+        index.upsert(np.arange(8_500), vectors=vectors)
+    assert index.count() == 0
+
+
+def test_upserts_are_checked_in_the_terms_of_the_caller(database: AnyDatabase, name: str) -> None:
+    index = database.create_index(name, encoder="sign", dim=DIM, keep_vectors="int8")
+    zeros = np.zeros((2, 2), dtype=np.uint8)
+    for codes, vectors, message in (
+        (None, VECTORS[:2, :5], r"vectors have 5 components, .* takes 16; .* shape \[n, 16\]"),
+        (zeros, VECTORS[:2], "both codes and vectors; .*one of them"),
+        (zeros, None, "codes for an index that keeps vectors .*give vectors"),
+        (zeros[:, :1], None, r"codes have shape \(2, 1\); 16 bits need \[n, 2\]"),
+        (None, None, "items without codes; give codes, or vectors"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            index.upsert([1, 2], codes, vectors=vectors)
 
 
 def test_codes_are_the_same(pair: tuple[AnyIndex, AnyIndex]) -> None:
