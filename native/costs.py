@@ -177,10 +177,10 @@ class Costs:
             rows = array.reshape(count, bits, 2)
             query, bit, value = (int(x) for x in np.argwhere(~np.isfinite(rows))[0])
             raise InvalidArgumentError(
-                f"the cost of bit {bit} = {value} of query {query} is {rows[query, bit, value]}; "
+                f"the cost of bit {bit} = {value}{_of(query, single)} is {rows[query, bit, value]}; "
                 "costs must be finite numbers"
             )
-        _check_conversion(status, failed[0], array.reshape(count, bits, 2))
+        _check_conversion(status, failed[0], array.reshape(count, bits, 2), single=single)
         return costs
 
     @classmethod
@@ -221,9 +221,10 @@ class Costs:
             rows = mismatch.reshape(-1, bits)
             query, bit = (int(x) for x in np.argwhere(~np.isfinite(rows))[0])
             raise InvalidArgumentError(
-                f"the weight of bit {bit} of query {query} is {rows[query, bit]}; costs must be finite numbers"
+                f"the weight of bit {bit}{_of(query, shared_weights)} is {rows[query, bit]}; "
+                "costs must be finite numbers"
             )
-        _check_conversion(status, failed[0], mismatch.reshape(-1, bits, 1))
+        _check_conversion(status, failed[0], mismatch.reshape(-1, bits, 1), single=shared_weights)
         return costs
 
     @classmethod
@@ -284,8 +285,14 @@ class Costs:
         return f"Costs({len(self)} x {self.bits} bits)"
 
 
-def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
+def _of(query: int, single: bool) -> str:
+    """Return the number of a query for an error. A single query has none, as its caller may count it in a batch."""
+    return "" if single else f" of query {query}"
+
+
+def _check_conversion(status: int, query: int, rows: NDArray[Any], *, single: bool) -> None:
     """Raise the error of converting costs, unless ``status`` is ``WH_OK``. ``rows``: numbers per query and bit."""
+    of = _of(query, single)
     if status == lib.WH_SPAN:
         sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
         per_bit = sizes.max(axis=1)
@@ -301,14 +308,14 @@ def _check_conversion(status: int, query: int, rows: NDArray[Any]) -> None:
             remedies.append(f"set costs that do not matter, below {needed / _SAFE_SPAN:g}, to 0")
         remedy = ", and ".join(remedies)
         raise InvalidArgumentError(
-            f"the costs of query {query} range from {least:g} to {most:g} (bit {bit}); their sums cannot be exact. "
+            f"the costs{of} range from {least:g} to {most:g} (bit {bit}); their sums cannot be exact. "
             f"Costs up to a factor of 2^60 apart always work: {remedy}"
         )
     if status == lib.WH_OVERFLOW:
         most = float(np.abs(rows[min(query, len(rows) - 1)].astype(np.float64)).max())
         raise InvalidArgumentError(
-            f"the costs of query {query} go up to {most:g}, and a distance could be beyond the largest double, "
+            f"the costs{of} go up to {most:g}, and a distance could be beyond the largest double, "
             f"{np.finfo(np.float64).max:g}; scale the costs down"
         )
     if status:
-        check(status, f"converting the costs of query {query}")
+        check(status, f"converting the costs{of}")

@@ -61,9 +61,9 @@ def read_queries(
 ) -> tuple[NDArray[np.float32], int | None]:
     """Return the query vectors and the factor (None for ``"exact"``). Raises InvalidArgumentError."""
     assert vectors is not None
-    rows, _ = as_vectors(vectors, settings.dim)
+    rows, single = as_vectors(vectors, settings.dim)
     queries = np.empty(rows.shape, dtype=np.float32)
-    for first, block in blocks(rows):
+    for first, block in blocks(rows, single=single):
         queries[first : first + len(block)] = block
     if rerank == "exact":
         if settings.metric != "l2":

@@ -226,13 +226,21 @@ def costs_of(columns: CostColumns, settings: IndexSettings, encoder: Encoder | N
 def computing_costs(
     columns: CostColumns, settings: IndexSettings, encoder: Encoder | None, form: Form | None
 ) -> Steps[Costs]:
-    """Compute the same as :func:`costs_of` in short steps."""
-    codes, weights, tables, vectors = columns
+    """Compute the same as :func:`costs_of` in short steps.
+
+    One query is converted as a single query, so that errors do not number it: its client knows it by its query id.
+    """
+    codes, weights, tables, vectors = (
+        column[0] if column is not None and len(column) == 1 else column for column in columns
+    )
     if tables is not None:
         with in_field("tables"):
-            return Costs.table(tables.reshape(len(tables), settings.bits, 2))
+            return Costs.table(tables.reshape(*tables.shape[:-1], settings.bits, 2))
     if vectors is not None:
         assert encoder is not None
+        if vectors.ndim == 1:
+            with in_field("vectors" if weights is None else "weights"):
+                return Costs.table((yield from encoder.costing(vectors, form, weights=weights)))
         if weights is None:
             with in_field("vectors"):
                 return Costs.table((yield from encoder.costing(vectors, form)))

@@ -98,13 +98,13 @@ def _shortened(value: object) -> str:
 
 
 def blocks(
-    rows: NDArray[Any], width: int = 0, what: str = "vectors", cells: int | None = None
+    rows: NDArray[Any], width: int = 0, what: str = "vectors", cells: int | None = None, *, single: bool = False
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield blocks of rows as float32, each with the number of its first row. A block is valid until the next one.
 
     ``width``: how many numbers the caller computes per row, if this is more than the components of a row. ``cells``:
-    approximate number of numbers in a block, by default :data:`BLOCK_CELLS`. Raises :class:`InvalidArgumentError` if a
-    value is not finite as float32.
+    approximate number of numbers in a block, by default :data:`BLOCK_CELLS`. ``single``: a single vector was given, so
+    errors do not name its row. Raises :class:`InvalidArgumentError` if a value is not finite as float32.
     """
     size = max(256, (cells or BLOCK_CELLS) // max(rows.shape[1], width, 1))
     in_place = rows.dtype == np.float32 and rows.flags.c_contiguous
@@ -116,11 +116,11 @@ def blocks(
                 np.copyto(scratch[: len(block)], block)
             block = scratch[: len(block)]
         if rows.dtype.kind == "f":
-            _check_finite(block, rows, first, what)
+            _check_finite(block, rows, first, None if single else what)
         yield first, block
 
 
-def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, what: str) -> None:
+def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, what: str | None) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         flat = block.ravel()
         if np.isfinite(flat @ flat):  # much faster than checking each value, and almost always sufficient
@@ -128,9 +128,10 @@ def _check_finite(block: NDArray[np.float32], rows: NDArray[Any], first: int, wh
     wrong = np.argwhere(~np.isfinite(block))
     if len(wrong):
         row, column = first + int(wrong[0, 0]), int(wrong[0, 1])
+        place = f"component {column} of the vector" if what is None else f"{what}: row {row}, column {column}"
         raise InvalidArgumentError(
-            f"{what}: row {row}, column {column} is {rows[row, column]}; components must be finite and at most "
-            f"{np.finfo(np.float32).max:.1e}: leave out such rows, or replace the value"
+            f"{place} is {rows[row, column]}; components must be finite and at most {np.finfo(np.float32).max:.1e}: "
+            f"{'' if what is None else 'leave out such rows, or '}replace the value"
         )
 
 

@@ -252,7 +252,7 @@ class Encoder:
         """Compute the same as :meth:`project` in short steps."""
         rows, single = as_vectors(vectors, self.dim)
         values = np.zeros((len(rows), self.bits))
-        for first, block in blocks(rows, self.bits):
+        for first, block in blocks(rows, self.bits, single=single):
             out = values[first : first + len(block)]
             if self.matrix is None:
                 out[:] = block[:, : self.bits]

@@ -142,7 +142,7 @@ def test_a_span_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"query 1 .* 1\.76.*e-23 to 1 .*, below 8\.67.*e-19, to 0"):
         Costs.weights(np.zeros((2, 1), dtype=np.uint8), weights)
     Costs.weights(np.zeros((2, 1), dtype=np.uint8), np.where(weights < 8.67e-19, 0.0, weights))
-    with pytest.raises(InvalidArgumentError, match="query 0 range"):
+    with pytest.raises(InvalidArgumentError, match="the costs range"):
         Costs.table([[1.0, 1e-300]])
 
 
@@ -270,7 +270,7 @@ def test_costs_must_be_finite(bad: float) -> None:
         Costs.table(table)
     weights = np.zeros(9)
     weights[8] = bad
-    with pytest.raises(InvalidArgumentError, match=rf"bit 8 .*query 0 .*{bad}"):
+    with pytest.raises(InvalidArgumentError, match=rf"bit 8 is {bad}"):
         Costs.weights(np.zeros(2, dtype=np.uint8), weights)
     with pytest.raises(InvalidArgumentError, match=rf"bit 8 .*query 1 .*{bad}"):
         Costs.weights(np.zeros(2, dtype=np.uint8), np.stack([np.ones(9), weights]))

@@ -268,7 +268,7 @@ def test_invalid_vectors_are_refused(method: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"have 13 components, .* takes 12"):
         call(np.ones((1, 13)))
     with pytest.raises(InvalidArgumentError, match="row 0, column 4 is nan"):
-        call(np.where(np.arange(12) == 4, np.nan, 1))
+        call(np.where(np.arange(12) == 4, np.nan, 1)[None])
     with pytest.raises(InvalidArgumentError, match="dtype int32"):
         call(np.ones((1, 12), dtype=np.int32))
 

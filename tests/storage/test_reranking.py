@@ -236,7 +236,7 @@ def test_an_empty_index_has_no_hits() -> None:
         ({"rerank": 2, "k": 3, "vector": None}, "rerank works with a vector"),
         ({"rerank": 2, "k": 3, "vector": np.ones((2, 16))}, "one query, not a batch of 2"),
         ({"rerank": 2, "k": 3, "vector": np.ones(5)}, "5 components, .* takes 16"),
-        ({"rerank": "exact", "vector": np.full(16, np.nan)}, "row 0, column 0 is nan"),
+        ({"rerank": "exact", "vector": np.full(16, np.nan)}, "component 0 of the vector is nan"),
         ({"rerank": "exact", "costs": "inner"}, "rerank = 'exact' with costs = 'inner'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -239,6 +240,30 @@ def test_invalid_arguments_are_refused(untouched: tuple[AnyDatabase, Twin], what
     assert type(caught.value) is kind
     assert not any(isinstance(error, grpc.RpcError) for error in shown(caught.value))
     check_items(twin.index, twin.model)
+
+
+@pytest.mark.parametrize("what", ["weight", "cost", "span", "overflow", "vector", "reranked vector"])
+def test_an_invalid_query_of_a_batch_is_numbered_once(database: AnyDatabase, name: str, what: str) -> None:
+    """Over the network, the queries take two messages, and the server searches them together or one by one."""
+    index = database.create_index(name, encoder="sign", dim=13, keep_vectors="float16")
+    index.upsert([1, 2], vectors=np.ones((2, 13)))
+    count, wrong = 300, 280
+    weights, tables, vectors = np.ones((count, 13)), np.ones((count, 13, 2)), np.ones((count, 13))
+    codes = np.zeros((count, 2), dtype=np.uint8)
+    if what == "overflow":
+        weights[wrong] = 1.7e308
+    weights[wrong, 5] = {"weight": math.nan, "span": 1e-200}.get(what, weights[wrong, 5])
+    tables[wrong, 5, 0] = vectors[wrong, 5] = math.inf
+    ask: Callable[[], Any] = lambda: index.search_batch(codes, weights)  # noqa: E731
+    if what == "cost":
+        ask = lambda: index.search_batch(table=tables)  # noqa: E731
+    elif what.endswith("vector"):
+        ask = lambda: index.search_batch(vectors=vectors, rerank=2 if what.startswith("re") else None)  # noqa: E731
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError) as caught:
+            ask()
+        assert re.findall(r"(?:query|row) (\d+)", str(caught.value)) == [str(wrong)]
+        index.search_batch(codes)
 
 
 def test_plan_probe_needs_tables(database: AnyDatabase, name: str) -> None:
