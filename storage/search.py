@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,14 +117,26 @@ def make_costs(
         if code is not None or weights is not None:
             raise InvalidArgumentError("both a cost table and a code or weights; give one or the other")
         return Costs.table(table)
+    packed, single = as_query_codes(settings, code)
+    codes = settings.to_engine(packed)
+    given = np.ones(settings.bits) if weights is None else as_weights(settings, weights)
+    return Costs.weights(codes[0] if single else codes, given)
+
+
+def as_query_codes(settings: IndexSettings, code: ArrayLike | None) -> tuple[NDArray[np.uint8], bool]:
+    """Return the codes of queries ``[q, code_bytes]``, and whether a single one was given. Checks their shape."""
     if code is None:
         raise InvalidArgumentError("no query; give a code or a cost table")
     packed = as_array(code, "query codes")
     single = packed.ndim == 1
-    codes = settings.to_engine(as_codes(packed[None] if single else packed, settings.bits, "query codes"))
-    given = np.ones(settings.bits) if weights is None else as_numbers(weights, "weights")
+    return as_codes(packed[None] if single else packed, settings.bits, "query codes"), single
+
+
+def as_weights(settings: IndexSettings, weights: ArrayLike) -> NDArray[Any]:
+    """Return weights ``[bits]`` or ``[q, bits]``. Checks their shape."""
+    given = as_numbers(weights, "weights")
     if given.ndim not in (1, 2) or given.shape[-1] != settings.bits:
         raise InvalidArgumentError(
             f"weights have shape {given.shape}; codes of {settings.bits} bits need one weight per bit"
         )
-    return Costs.weights(codes[0] if single else codes, given)
+    return given

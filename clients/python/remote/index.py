@@ -15,7 +15,7 @@ from whamming.native import Answer, Budget, InvalidArgumentError, Plan
 from whamming.native.arguments import check_k, check_wanted
 from whamming.remote.async_verbs import AsyncIndexVerbs
 from whamming.remote.batch import BatchSearch
-from whamming.remote.queries import Queries, options_message, query_request
+from whamming.remote.queries import Queries, check_shapes, options_message, query_request
 from whamming.remote.requests import UpsertRequests, delete_requests, get_request, scan_request
 from whamming.remote.retries import once, responses, responses_of
 from whamming.remote.search import Search
@@ -213,6 +213,7 @@ class Index(Unpicklable, AsyncIndexVerbs):
         rerank: Rerank | None = None,
     ) -> Search:
         connection, wanted = self._database._connection, None if k is None else check_wanted(k)
+        check_shapes(self.name, self.settings, code, weights, table, vector)
         options = options_message(wanted, radius, plan, payloads=payloads, rerank=rerank)
         request = query_request(self.name, Queries(code, weights, table, vector, costs), options, after)
         return Search(connection, request, wanted)
@@ -238,6 +239,7 @@ class Index(Unpicklable, AsyncIndexVerbs):
             raise InvalidArgumentError(
                 f"threads = {threads}; it has no effect on a server; leave it out, and set whamming serve --threads"
             )
+        check_shapes(self.name, self.settings, codes, weights, table, vectors)
         k, queries = check_k(k), Queries(codes, weights, table, vectors, costs)
         batch = BatchSearch(
             connection, self.name, queries, options_message(k, radius, plan, budget=budget, rerank=rerank), k

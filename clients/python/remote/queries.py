@@ -11,9 +11,10 @@ from whamming.native import Budget, InvalidArgumentError, Plan, Position
 from whamming.native.arguments import check_flag, check_plan, check_radius, checked_position
 from whamming.native.budget import checked_budget
 from whamming.native.costs import as_array, as_numbers, remedy_for
-from whamming.storage import Form, Rerank
+from whamming.storage import Form, IndexSettings, Rerank
 from whamming.storage.reranking import check_factor, check_k
-from whamming.storage.search import check_single
+from whamming.storage.search import as_query_codes, as_weights, check_single
+from whamming.storage.storage_errors import no_encoder
 from whamming.storage.vectors.arrays import as_vectors
 from whamming.v1 import search_pb2
 from whamming.wire.columns import id_column, matrix
@@ -21,6 +22,28 @@ from whamming.wire.enums import COST_FORMS, PLANS
 
 MAX_K: Final = 2**31 - 1
 """Largest k of a query on the wire. A search for more hits continues with another query."""
+
+
+def check_shapes(
+    index: str,
+    settings: IndexSettings,
+    code: ArrayLike | None,
+    weights: ArrayLike | None,
+    table: ArrayLike | None,
+    vectors: ArrayLike | None,
+) -> None:
+    """Raise the errors of a database in this process for queries that do not fit the index.
+
+    Cost tables, and queries of more than one kind, are not checked here.
+    """
+    if vectors is not None:
+        if settings.dim is None:
+            raise no_encoder(index)
+        as_vectors(vectors, settings.dim)
+    elif table is None:
+        as_query_codes(settings, code)
+        if weights is not None:
+            as_weights(settings, weights)
 
 
 class Queries:

@@ -67,6 +67,17 @@ MISUSES: dict[str, tuple[Misuse, type[Exception], str]] = {
     "short code": (lambda _, i: list(i.search(ZERO[:1])), InvalidArgumentError, "13 bits"),
     "code of booleans": (lambda _, i: list(i.search(np.zeros(13, bool))), InvalidArgumentError, "bool"),
     "two codes": (lambda _, i: list(i.search(ZEROS)), InvalidArgumentError, "one query.* 2.*search_batch"),
+    "no queries": (lambda _, i: i.search_batch(weights=np.ones(13)), InvalidArgumentError, "no query; give a code"),
+    "short codes": (
+        lambda _, i: i.search_batch(ZEROS[:, :1]),
+        InvalidArgumentError,
+        r"query codes have shape \(2, 1\); 13 bits need \[n, 2\] bytes",
+    ),
+    "few weights of many": (
+        lambda _, i: i.search_batch(ZEROS, np.ones((2, 12))),
+        InvalidArgumentError,
+        r"weights have shape \(2, 12\); codes of 13 bits need one weight per bit",
+    ),
     "a batch of one code": (
         lambda _, i: list(i.search(ZEROS[:1])),
         InvalidArgumentError,
@@ -283,6 +294,16 @@ def test_vectors_need_an_encoder(database: AnyDatabase, name: str) -> None:
     ):
         with pytest.raises(NoEncoderError, match="no encoder"):
             use()
+
+
+def test_vectors_of_another_length_are_refused(database: AnyDatabase, name: str) -> None:
+    index = database.create_index(name, encoder="sign", dim=13)
+    for search in (
+        lambda: list(index.search(vector=np.ones(12), k=1)),
+        lambda: index.search_batch(vectors=np.ones((2, 12)), k=1),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"vectors have 12 components, .* takes 13; .* shape \[n, 13\]"):
+            search()
 
 
 def test_a_single_vector_is_one_item(database: AnyDatabase, name: str) -> None:
