@@ -82,7 +82,7 @@ def test_an_iteration_interrupted_before_it_waits_stops_the_generator(portal: Po
 @pytest.mark.parametrize("takes", [False, True])
 @pytest.mark.parametrize("reports", [False, True])
 def test_a_call_interrupted_before_it_waits_is_stopped(portal: Portal, takes: bool, reports: bool) -> None:
-    call = forever()
+    call: Any = forever()
     portal.loop = InterruptedLoop(portal.loop, takes=takes)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         portal.run_reporting(lambda _: call, print if reports else None)

@@ -217,7 +217,8 @@ class Checks:
 
 def _has_groups(request: Message) -> bool:
     """Return whether a request has groups at its top level, which no version of our messages has."""
-    return any(field.wire_type == _GROUP for field in UnknownFieldSet(request))
+    unknown: Any = UnknownFieldSet(request)
+    return any(field.wire_type == _GROUP for field in unknown)
 
 
 def _ends(chunks: list[Chunk]) -> int:

@@ -36,7 +36,7 @@ def server() -> Iterator[ServerProcess]:
     with ServerProcess() as server:
         with server.stubs() as stubs:
             stubs.indexes.CreateIndex(CreateIndexRequest(name="docs", settings=IndexSettings(bits=BITS)))
-            items = ItemBatch(ids=id_column(np.arange(ITEMS)), codes=bytes(ITEMS * BITS // 8))
+            items = ItemBatch(ids=id_column(np.arange(ITEMS, dtype=np.uint64)), codes=bytes(ITEMS * BITS // 8))
             list(stubs.items.Upsert(iter([UpsertRequest(index="docs", items=items)])))
         yield server
         server.check_log()
@@ -53,7 +53,7 @@ def many_queries() -> SearchRequest:
     return queries(query_ids=range(count), tables=pack_matrix(np.ones((count, 2 * BITS))))
 
 
-IDS = id_column(np.arange(LARGE // 8))
+IDS = id_column(np.arange(LARGE // 8, dtype=np.uint64))
 REFUSED: dict[str, Callable[[Any], object]] = {
     "CreateIndex": lambda stubs: stubs.indexes.CreateIndex(
         CreateIndexRequest(name="x", settings=IndexSettings(bits=BITS), fitted_encoder=bytes(LARGE))
@@ -135,7 +135,7 @@ def test_queries_that_fail_free_their_messages(server: ServerProcess) -> None:
 @pytest.mark.parametrize("method", ["Upsert", "Search"])
 def test_calls_that_are_cancelled_free_their_messages(server: ServerProcess, method: str, begun: bool) -> None:
     count = LARGE // (8 + BITS // 8)
-    items = ItemBatch(ids=id_column(np.arange(count)), codes=bytes(count * BITS // 8))
+    items = ItemBatch(ids=id_column(np.arange(count, dtype=np.uint64)), codes=bytes(count * BITS // 8))
     message = UpsertRequest(index="docs", items=items) if method == "Upsert" else many_queries()
 
     with server.stubs() as stubs:

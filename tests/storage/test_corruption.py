@@ -120,8 +120,9 @@ def test_a_damaged_first_or_last_entry_of_by_id_is_detected_on_opening(specimen:
 
 
 def test_an_item_without_a_code_is_detected(specimen: Specimen) -> None:
-    groups = specimen.array("groups")
-    count = int.from_bytes(specimen.sound[groups[-4] : groups[-1] + 1], "little")
-    specimen.flip(groups[-4 + (count.bit_length() - 1) // 8], (count.bit_length() - 1) % 8)
+    width = (damage.ITEMS.bit_length() + 7) // 8
+    last = specimen.array("groups")[-8 - width : -8]  # 8 zero bytes follow
+    count = int.from_bytes(specimen.sound[last[0] : last[-1] + 1], "little")
+    specimen.flip(last[(count.bit_length() - 1) // 8], (count.bit_length() - 1) % 8)
     with whamming.open(specimen.path, mode="r") as database, pytest.raises(WhammingError):
         database.index(damage.INDEX).get(range(damage.ITEMS))
