@@ -297,7 +297,8 @@ def _check_conversion(status: int, query: int, rows: NDArray[Any], *, single: bo
         sizes = np.abs(rows[min(query, len(rows) - 1)].astype(np.float64))
         per_bit = sizes.max(axis=1)
         least, most, bit = float(sizes[sizes > 0].min()), float(per_bit.max()), int(per_bit.argmax())
-        others = float(np.delete(per_bit, bit).sum())
+        with np.errstate(over="ignore"):
+            others = float(np.delete(per_bit, bit).sum())
         needed, remedies = most, []
         if 0 < 2 * others < most:  # the usual reason: a bit that has to match
             needed = 2 * others
