@@ -45,7 +45,7 @@ async def interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)
-    while True:
+    for _ in range(2000):
         signal.pthread_kill(main, signal.SIGUSR1)
         await asyncio.sleep(0.01)
 
@@ -77,12 +77,14 @@ def portal(monkeypatch: pytest.MonkeyPatch) -> Portal:
 
 
 def test_an_interrupted_iteration_stops_the_generator(portal: Portal) -> None:
-    pieces, before = Pieces(interrupt_main_thread), signal.signal(signal.SIGUSR1, lambda *_: None)
+    pieces = Pieces(interrupt_main_thread)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             list(portal.each(pieces.generate()))
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGINT, before[1])
     assert not pieces.is_running
 
 

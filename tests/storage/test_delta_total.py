@@ -78,7 +78,7 @@ def test_the_memory_of_small_items_is_counted() -> None:
         store = twin.index.store
         assert isinstance(store, SegmentedStore)
         (run,) = store._contents.runs
-        assert run.segment.nbytes < store._contents.delta_memory < 3 * run.segment.nbytes
+        assert run.segment.nbytes < store._contents.delta_memory < 4 * run.segment.nbytes
 
 
 def test_opening_many_indexes_with_recent_writes_seals_some(persistent: Place, monkeypatch: pytest.MonkeyPatch) -> None:
