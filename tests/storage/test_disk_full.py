@@ -210,14 +210,14 @@ def test_closing_reports_that_async_writes_are_lost_and_still_closes(space: Limi
         other.check()
 
 
-@pytest.mark.parametrize("leave", [0, 100_000, 150_000])
+@pytest.mark.parametrize("leave", [0, 100_000, 200_000])
 @pytest.mark.parametrize("action", ["seal", "compact"])
 def test_a_seal_or_merge_without_space_changes_nothing(space: LimitedSpace, action: str, leave: int) -> None:
     with whamming.open(space.path / "database") as database:
         tracked = TrackedIndex(database.create_index("docs", BITS))
         tracked.write(range(10_000))
         tracked.index.seal()
-        tracked.write(range(5_000, 20_000))
+        tracked.write(range(5_000, 40_000))
         if action == "compact":
             tracked.index.seal()
             tracked.index.delete(range(7_000))
