@@ -90,7 +90,7 @@ def test_opening_many_indexes_with_recent_writes_seals_some(persistent: Place, m
     monkeypatch.setattr(delta_total, "STEP_BYTES", 16 * KIB)
     with persistent.open() as database:
         indexes = [database.index(f"docs{number}") for number in range(INDEXES)]
-        wait_until(lambda: sum(index.stats().seals for index in indexes) == 9)  # four deltas would exceed it
+        wait_until(lambda: sum(index.stats().seals for index in indexes) >= 9)  # four deltas would exceed the limit
         assert [len(index) for index in indexes] == [32] * INDEXES
 
 

@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -48,6 +49,8 @@ from whamming.storage import (
 _MANIFEST = "manifest.json"
 _FILES = (_MANIFEST, f"{_MANIFEST}.new", "log-*", "dead-*.npz", "segment-*.npz")
 _HEAD = struct.Struct("<II")
+_PARSING = threading.Lock()
+"""NumPy parses headers with ``ast``, which sometimes fails in CPython 3.11 if several threads use it at once."""
 
 
 class FileJournal:
@@ -89,12 +92,10 @@ class FileJournal:
                     raise
 
     def _load(self, manifest: dict[str, Any]) -> JournalState:
-        with np.load(self._path / manifest["dead"]) as bitmaps:
-            dead = {int(number): bitmaps[number] for number in bitmaps.files}
+        dead = {int(number): bitmap for number, bitmap in _arrays_in(self._path / manifest["dead"]).items()}
         segments = []
         for number in manifest["segments"]:
-            with np.load(self._path / f"segment-{number}.npz") as arrays:
-                segment = Segment(self.settings, {name: arrays[name] for name in SEGMENT_ARRAYS})
+            segment = Segment(self.settings, _arrays_in(self._path / f"segment-{number}.npz"))
             segments.append(SealedSegment(number, segment, dead.get(number)))
         self._close_log()
         self._log = (self._path / manifest["log"]).open("rb" if self._read_only else "r+b")
@@ -303,9 +304,9 @@ def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 def _check_segment(path: Path) -> None:
     try:
-        with np.load(path) as arrays:  # zip files have a CRC-32 per array
-            for name in SEGMENT_ARRAYS:
-                arrays[name]
+        arrays = _arrays_in(path)  # zip files have a CRC-32 per array
+        for name in SEGMENT_ARRAYS:
+            arrays[name]
     except Exception as error:
         raise CorruptStoreError(f"{path} is damaged: {error}; restore a backup") from error
 
@@ -338,9 +339,14 @@ def _record(batch: WriteBatch) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
+def _arrays_in(source: Any) -> dict[str, Any]:
+    """Return all arrays of an ``.npz`` file."""
+    with _PARSING, np.load(source) as arrays:
+        return dict(arrays)
+
+
 def _unpack(body: bytes) -> WriteBatch:
-    with np.load(io.BytesIO(body)) as columns:
-        payloads = Payloads(columns["ends"], columns["data"]) if "ends" in columns else None
-        vectors = columns.get("vectors")
-        rows = Rows(columns["ids"], columns["codes"], payloads, vectors)
-        return WriteBatch(columns["deletes"], rows, columns["request"].tobytes())
+    columns = _arrays_in(io.BytesIO(body))
+    payloads = Payloads(columns["ends"], columns["data"]) if "ends" in columns else None
+    rows = Rows(columns["ids"], columns["codes"], payloads, columns.get("vectors"))
+    return WriteBatch(columns["deletes"], rows, columns["request"].tobytes())
