@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,10 @@ def connections(server: ServerProcess) -> Iterator[int]:
 def readers_used(server: ServerProcess) -> int:
     """Return how many reader processes have forwarded calls. Each has one connection to the writer's socket."""
     proc = Path(f"/proc/{server.process.pid}")
-    files = {os.readlink(file) for file in (proc / "fd").iterdir()}
+    files = set[str]()
+    for file in (proc / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            files.add(os.readlink(file))
     sockets = [line.split() for line in (proc / "net/unix").read_text().splitlines() if line.endswith("/writer")]
     listening, connected = 0x10000, 0x00000
     flags = [int(fields[3], 16) for fields in sockets if f"socket:[{fields[6]}]" in files]
