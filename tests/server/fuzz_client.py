@@ -32,7 +32,7 @@ from whamming.server.search.request import QueryRequest
 from whamming.storage import IndexSettings
 from whamming.v1 import index_pb2, item_pb2, search_pb2
 
-CALL_SECONDS: Final = 300.0
+CALL_SECONDS: Final = 60.0
 """A call that takes longer counts as hung."""
 CONTROL_ITEMS: Final = 300
 MAX_INDEXES: Final = 40
