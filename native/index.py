@@ -21,7 +21,7 @@ Tables = Literal["single", "multi", "none"]
 Buckets = Literal["compact", "fast"]
 Simd = Literal["portable", "neon", "avx2", "avx512"]
 
-ARRAY_NAMES: Final = ("meta", "codes", "blocks", "ids", "groups", "directory", "postings", "entries")
+ARRAY_NAMES: Final = ("meta", "codes", "ids", "groups", "directory", "postings", "entries")
 """Names of an index's flat arrays, in the engine's order."""
 
 MAX_FULLY_COVERED_BITS: Final = 256
@@ -242,17 +242,19 @@ class Index:
 
     def codes_at(self, places: NDArray[np.integer[Any]] | slice = _ALL) -> NDArray[np.uint8]:
         """Return the packed codes of the items at these places; by default of all items."""
-        width = (self.bits + 7) // 8
-        rows = np.frombuffer(self._buffers["codes"], dtype=np.uint8, count=self.rows * width)
-        rows = rows.reshape(self.rows, width)
-        if self.rows == self.n:  # take() is several times faster than indexing by an array
-            return rows[places].copy() if isinstance(places, slice) else rows.take(places, axis=0)
-        starts = self._numbers("groups", self._place_bytes, self.rows + 1)
-        wanted = np.arange(self.n)[places] if isinstance(places, slice) else places
-        groups = np.searchsorted(starts, wanted.astype(np.uint64), side="right") - 1
-        if len(groups) and not 0 <= groups.min() <= groups.max() < self.rows:
-            raise CorruptIndexError(f"a place is outside the groups of the {self.rows} distinct codes")
-        return rows.take(groups, axis=0)
+        rows = np.arange(self.n, dtype=np.uint64)[places] if isinstance(places, slice) else places.astype(np.uint64)
+        if self.rows < self.n:
+            starts = self._numbers("groups", self._place_bytes, self.rows + 1)
+            rows = (np.searchsorted(starts, rows, side="right") - 1).astype(np.uint64)
+        codes = np.empty((len(rows), (self.bits + 7) // 8), dtype=np.uint8)
+        status = lib.wh_index_codes(
+            self._handle,
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(rows)),
+            len(rows),
+            ffi.from_buffer("uint8_t[]", codes),
+        )
+        check(status, f"reading the codes of {len(rows)} items")
+        return codes
 
     def find(self, by_id: Any, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the place of each id; 2**64 - 1 if the index does not contain it.

@@ -37,9 +37,9 @@ class Stats(NamedTuple):
     verified: int = 0
     """Codes that passed the filters, so that their distance was computed."""
     blocks: int = 0
-    """Blocks of 128 codes swept."""
+    """Blocks of 64 codes swept."""
     planes: int = 0
-    """Planes read in those blocks, 64 bytes each."""
+    """Planes read in those blocks. A plane is 4 bits of each code."""
     seconds: float = 0.0
     """Time spent in the engine."""
 

@@ -66,8 +66,8 @@ enum wh_limits {
     WH_MAX_BITS = 4096,         /* bits of a code */
     WH_MAX_SUBSTRING_BITS = 32, /* bits of a table's substring */
     WH_MAX_TABLES = 4096,       /* tables of one index */
-    WH_BLOCK_CODES = 128,       /* codes per block of WH_BLOCKS */
-    WH_FORMAT = 2               /* format version of the arrays */
+    WH_BLOCK_CODES = 64,        /* codes per block of WH_CODES */
+    WH_FORMAT = 3               /* format version of the arrays */
 };
 
 /* -- Costs ----------------------------------------------------------------------------------------------------------
@@ -130,19 +130,18 @@ int wh_costs_of_weights(const uint8_t *codes, int shared_code, const void *weigh
 /* -- Arrays --------------------------------------------------------------------------------------------------------
  *
  * The head of index/arrays.h describes the byte layout of each array. They may have any alignment.
- * WH_BLOCKS is read fastest if it starts on a cache line (64 bytes).
+ * WH_CODES is read fastest if it starts on a cache line (64 bytes).
  */
 
 enum wh_array {
     WH_META = 0,      /* sizes, layout, frequency of ones per bit */
-    WH_CODES = 1,     /* the codes, row by row; equal codes may share a row */
-    WH_BLOCKS = 2,    /* the same codes by planes of 4 bits, for the sweep */
-    WH_IDS = 3,       /* ids, row by row; empty if each id equals its row */
-    WH_GROUPS = 4,    /* where each row's ids start; empty if each row has one id */
-    WH_DIRECTORY = 5, /* where each bucket of the tables starts and ends */
-    WH_POSTINGS = 6,  /* rows, bucket by bucket */
-    WH_ENTRIES = 7,   /* codes, bucket by bucket; empty for compact buckets */
-    WH_ARRAYS = 8
+    WH_CODES = 1,     /* the codes, in a layout for SIMD; equal codes may share a row */
+    WH_IDS = 2,       /* ids, row by row; empty if each id equals its row */
+    WH_GROUPS = 3,    /* where each row's ids start; empty if each row has one id */
+    WH_DIRECTORY = 4, /* where each bucket of the tables starts and ends */
+    WH_POSTINGS = 5,  /* rows, bucket by bucket */
+    WH_ENTRIES = 6,   /* codes, bucket by bucket; empty for compact buckets */
+    WH_ARRAYS = 7
 };
 
 enum wh_layout {
@@ -155,8 +154,8 @@ enum wh_buckets {
 };
 
 struct wh_arrays {
-    void *data[8];    /* written by wh_build only */
-    uint64_t size[8]; /* bytes */
+    void *data[7];    /* written by wh_build only */
+    uint64_t size[7]; /* bytes */
 };
 
 struct wh_build_options {
@@ -212,6 +211,10 @@ struct wh_index_info {
 int wh_index_open(const struct wh_arrays *arrays, wh_index **index);
 void wh_index_close(wh_index *index); /* NULL is allowed. All cursors must be closed. */
 void wh_index_describe(const wh_index *index, struct wh_index_info *info);
+
+/* Copy the codes of `count` rows, ceil(bits / 8) bytes each. Thread-safe.
+ * Failures: WH_CORRUPT if a row does not exist; `codes` is then partly written. */
+int wh_index_codes(const wh_index *index, const uint64_t *rows, size_t count, uint8_t *codes);
 
 /* Look up the places of `count` ids. Thread-safe.
  *   by_id   all places by increasing id: n x uint32, any alignment
@@ -303,7 +306,7 @@ enum wh_stop {
 /* Approximate limits of one call. Every call does at least one slice of work (well under a millisecond), so a search
  * finishes after enough calls. */
 struct wh_budget {
-    uint64_t candidates;  /* codes to compare: `candidates` + 128 x `blocks` of wh_stats; 0: no limit */
+    uint64_t candidates;  /* codes to compare: `candidates` + 64 x `blocks` of wh_stats; 0: no limit */
     uint64_t nanoseconds; /* time to spend; 0: no limit */
 };
 
@@ -317,7 +320,7 @@ struct wh_stats {
     uint64_t candidates;       /* codes found in buckets, and codes that the sweep has listed */
     uint64_t verified;         /* codes whose exact distance was computed */
     uint64_t blocks;           /* blocks swept */
-    uint64_t planes;           /* planes read in those blocks, 64 bytes each */
+    uint64_t planes;           /* planes (4 bits of 64 codes, 32 bytes) read in those blocks */
     uint64_t nanoseconds;      /* time spent in the engine */
 };
 

@@ -1,6 +1,6 @@
-/* The physical limit of a sweep: a bare pass over the blocks of an index. It reads all planes in memory order, adds up
- * their look-ups, and compares once per block. It knows the final limit from the start, collects nothing and verifies
- * nothing. See native/engine/index/arrays.h for the blocks. Look-ups are at most 63, so four of them fit a byte. */
+/* The physical limit of a sweep: a bare pass over all codes. They are laid out by planes of 4 bits (floor.py). The pass
+ * reads all planes in memory order, adds up their look-ups, and compares once per block of 128 codes. It knows the final
+ * limit from the start, collects nothing and verifies nothing. Look-ups are at most 63, so four of them fit a byte. */
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>

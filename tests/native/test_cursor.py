@@ -150,7 +150,7 @@ def test_statistics_are_consistent(index: Index, costs: Costs) -> None:
     assert not swept.switched
     assert swept.rounds == 1
     assert swept.buckets == 0
-    assert swept.blocks == -(-index.rows // 128)
+    assert swept.blocks == -(-index.rows // 64)
     assert 4 * swept.blocks <= swept.planes <= 16 * swept.blocks
     assert 1 <= swept.verified <= swept.candidates
     assert swept.seconds > before.seconds >= 0

@@ -118,4 +118,4 @@ def test_about_as_many_codes_are_verified_as_hits_are_wanted(shape: str) -> None
         costs = Costs.weights(rng.integers(0, 256, (1, 16), dtype=np.uint8), weights)
         (stats,) = index.search(costs, k, plan="sweep").stats
         assert k <= stats.verified <= 3 * k + 20
-        assert stats.blocks == 782
+        assert stats.blocks == 1563

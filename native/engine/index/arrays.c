@@ -23,8 +23,7 @@ void arrays_sizes(const struct meta *meta, uint64_t size[WH_ARRAYS]) {
     uint64_t width = bytes_of_number(n);
     uint64_t blocks = (rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES;
     size[WH_META] = sizeof(struct meta) + 2 * (uint64_t)meta->bits;
-    size[WH_CODES] = rows * b + 8;
-    size[WH_BLOCKS] = blocks * planes_of(meta->bits) * 64;
+    size[WH_CODES] = blocks * quads_of(meta->bits) * QUAD_BYTES;
     size[WH_IDS] = n && meta->id_bytes ? n * meta->id_bytes + 8 : 0;
     size[WH_GROUPS] = rows < n ? (rows + 1) * width + 8 : 0;
     size[WH_POSTINGS] = m && rows ? m * rows * width + 8 : 0;
@@ -87,11 +86,11 @@ int wh_index_open(const struct wh_arrays *arrays, wh_index **out) {
     }
     index->meta = meta;
     index->code_bytes = code_bytes_of(meta.bits);
+    index->block_bytes = quads_of(meta.bits) * QUAD_BYTES;
     index->planes = planes_of(meta.bits);
     index->blocks_count = (size_t)((meta.rows + WH_BLOCK_CODES - 1) / WH_BLOCK_CODES);
     index->record_bytes = record_bytes_of(&meta);
     index->codes = arrays->data[WH_CODES];
-    index->blocks = arrays->data[WH_BLOCKS];
     index->ids = arrays->data[WH_IDS];
     index->groups = size[WH_GROUPS] ? arrays->data[WH_GROUPS] : NULL;
     index->place_bytes = bytes_of_number(meta.n);
@@ -129,4 +128,17 @@ void wh_index_describe(const wh_index *index, struct wh_index_info *info) {
         .id_bytes = meta->id_bytes,
         .place_bytes = index->place_bytes,
     };
+}
+
+int wh_index_codes(const wh_index *index, const uint64_t *rows, size_t count, uint8_t *codes) {
+    enum { FETCH_AHEAD = 16 };
+    const size_t bytes = index->code_bytes;
+    for (size_t i = 0; i < count; i++) {
+        if (i + FETCH_AHEAD < count) fetch_code(index, rows[i + FETCH_AHEAD]);
+        if (rows[i] >= index->meta.rows) return WH_CORRUPT;
+        uint8_t code[CODE_ROOM];
+        copy_code(index, rows[i], code);
+        memcpy(codes + i * bytes, code, bytes);
+    }
+    return WH_OK;
 }

@@ -11,13 +11,15 @@
  *
  *   META       struct meta, then uint16 frequency[b]: fraction of ones per bit, in units of 1 / 65535, estimated from
  *              up to 65,536 rows
- *   CODES      r x B bytes, then 8 zero bytes, so that 8-byte loads never leave the array
- *   BLOCKS     ceil(r / 128) blocks of P = ceil(b / 4) planes of 64 bytes. Plane p of a block holds bits 4p .. 4p + 3
- *              of its 128 codes: the low nibble of byte j belongs to code j, the high nibble to code 64 + j
+ *   CODES      the codes in a layout for SIMD: blocks of 64 codes; a block has Q = ceil(B / 4) quads of 256 bytes, each
+ *              with 4 bytes of every code; a quad has 4 cells of 64 bytes, each with these bytes of 16 codes: first byte 0
+ *              of each code, then byte 1, and so on. If B is no multiple of 4, codes are padded with zero bytes, and the
+ *              last block is padded with zero codes. Byte i of a block's code j is at 256 (i / 4) + 64 (j / 16) +
+ *              16 (i % 4) + j % 16
  *
- *                block 0                                block 1
- *              | plane 0 | plane 1 | ... | plane P - 1 | plane 0 | ...
- *              |64 bytes |
+ *                block 0                                         block 1
+ *              | quad 0: bytes 0 to 3      | quad 1 | ... | Q - 1 | quad 0 | ...
+ *              | cell 0, codes 0 to 15 | 1 | 2 | 3 |
  *
  *   IDS        id_bytes (0 to 8) per code, row by row, increasing within a row; 0: each id equals its row
  *   GROUPS     W bytes start[r + 1]: row i has the ids at places start[i] .. start[i + 1] - 1; empty if r = n
@@ -49,6 +51,13 @@
 #include <stddef.h>
 #include <string.h>
 
+enum {
+    CELL_CODES = 16,
+    CELL_BYTES = 64,
+    QUAD_BYTES = 256,
+    CODE_ROOM = WH_MAX_BITS / 8 + 8 /* for a copied code, and what substring_key reads after it */
+};
+
 struct meta {
     char magic[4]; /* "WHAM" */
     uint32_t format;
@@ -76,12 +85,12 @@ struct substring {
 
 struct wh_index {
     struct meta meta;
-    size_t code_bytes; /* B */
-    size_t planes;     /* P */
+    size_t code_bytes;  /* B */
+    size_t block_bytes; /* 256 x Q */
+    size_t planes;      /* ceil(b / 4): sums of costs are looked up per plane of 4 bits */
     size_t blocks_count;
     size_t record_bytes; /* bytes per bucket in DIRECTORY */
     const uint8_t *codes;
-    const uint8_t *blocks;
     const uint8_t *ids;
     const uint8_t *groups; /* NULL if every row has one id */
     uint32_t place_bytes;  /* W */
@@ -112,6 +121,36 @@ static inline uint64_t load64(const uint8_t *p) {
 
 static inline size_t code_bytes_of(uint32_t bits) { return (bits + 7u) / 8; }
 static inline size_t planes_of(uint32_t bits) { return (bits + 3u) / 4; }
+static inline size_t quads_of(uint32_t bits) { return (bits + 31u) / 32; }
+
+/* The first byte of a row's code; quads are QUAD_BYTES apart, and bytes of a quad CELL_CODES. */
+static inline const uint8_t *code_address(const wh_index *index, uint64_t row) {
+    uint64_t block = row / WH_BLOCK_CODES, cell = row % WH_BLOCK_CODES / CELL_CODES;
+    return index->codes + block * index->block_bytes + cell * CELL_BYTES + row % CELL_CODES;
+}
+
+/* Prefetch the code of a row. */
+static inline void fetch_code(const wh_index *index, uint64_t row) {
+    const uint8_t *code = code_address(index, row);
+    for (size_t at = 0; at < index->block_bytes; at += QUAD_BYTES) __builtin_prefetch(code + at);
+}
+
+/* Four bytes of a code. */
+static inline uint64_t load_quad(const uint8_t *p) {
+    return (uint64_t)(p[0] | p[CELL_CODES] << 8 | p[2 * CELL_CODES] << 16) | (uint64_t)p[3 * CELL_CODES] << 24;
+}
+
+/* Copy the code of a row. Writes up to 7 zero bytes after it. */
+static inline void copy_code(const wh_index *index, uint64_t row, uint8_t *out) {
+    const uint8_t *quad = code_address(index, row), *end = quad + index->block_bytes;
+    for (; quad + QUAD_BYTES < end; quad += 2 * QUAD_BYTES, out += 8) {
+        uint64_t word = load_quad(quad) | load_quad(quad + QUAD_BYTES) << 32;
+        memcpy(out, &word, 8);
+    }
+    if (quad >= end) return;
+    uint64_t word = load_quad(quad);
+    memcpy(out, &word, 8);
+}
 
 /* The key of a code's substring. Reads 8 bytes, starting at the substring's first byte. This is enough: a substring of
  * up to 32 bits that starts within a byte spans at most 39 bits. */

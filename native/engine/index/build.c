@@ -1,8 +1,8 @@
 /* Building the arrays of an index (arrays.h) from codes.
  *
- *   codes -> distinct codes (distinct.c) -> reorder (order.c) -> CODES, IDS, GROUPS
- *     CODES -> BLOCKS
- *           -> per table: count keys, prefix sums, place rows: DIRECTORY, POSTINGS, ENTRIES
+ *   codes -> distinct codes (distinct.c) -> reorder (order.c) -> rows
+ *     rows -> CODES, IDS, GROUPS
+ *          -> per table: count keys, prefix sums, place rows: DIRECTORY, POSTINGS, ENTRIES
  *
  * Postings are placed by a counting sort, table by table, in row order. Rows therefore increase within a bucket.
  */
@@ -20,6 +20,7 @@ struct build {
     struct substring *substring;
     uint8_t *data[WH_ARRAYS];
     uint64_t size[WH_ARRAYS];
+    uint8_t *rows;   /* the codes row by row, then 8 bytes, for substring_key */
     uint32_t **next; /* per thread: the next free position of each bucket */
     uint32_t *wide;  /* the single directory in wide form */
     uint64_t places; /* number of buckets of the largest table */
@@ -35,27 +36,22 @@ static uint32_t directory_bits_for(uint64_t n, uint32_t longest) {
 
 static uint32_t key_bucket(const struct build *b, uint32_t t, uint64_t row) {
     const struct substring *s = &b->substring[t];
-    return bucket_of(substring_key(b->data[WH_CODES] + row * code_bytes_of(b->meta.bits), s), s);
+    return bucket_of(substring_key(b->rows + row * code_bytes_of(b->meta.bits), s), s);
 }
 
-/* Transpose 128 codes into planes. The low nibble of byte `lane` of a plane comes from code `lane`, and the high nibble
- * from code `lane + 64`. */
+/* Write a block of CODES. The arrays are zeroed, so there is nothing to do for the padding. */
 static void fill_block(void *context, size_t block, uint32_t worker) {
     struct build *b = context;
     (void)worker;
     if (is_cancelled(b->cancel)) return;
-    size_t bytes = code_bytes_of(b->meta.bits), planes = planes_of(b->meta.bits);
-    uint8_t *out = b->data[WH_BLOCKS] + block * planes * 64;
-    uint64_t first = (uint64_t)block * WH_BLOCK_CODES;
-    size_t count = b->meta.rows - first < WH_BLOCK_CODES ? (size_t)(b->meta.rows - first) : WH_BLOCK_CODES;
-    const uint8_t *codes = b->data[WH_CODES] + first * bytes;
-    for (size_t i = 0; i < bytes; i++) {
-        uint8_t column[WH_BLOCK_CODES] = {0}; /* byte i of each code */
-        for (size_t lane = 0; lane < count; lane++) column[lane] = codes[lane * bytes + i];
-        uint8_t *low = out + 2 * i * 64, *high = low + 64;
-        for (size_t lane = 0; lane < 64; lane++) low[lane] = (uint8_t)((column[lane] & 15) | column[lane + 64] << 4);
-        if (2 * i + 1 == planes) break; /* the last byte has at most four bits */
-        for (size_t lane = 0; lane < 64; lane++) high[lane] = (uint8_t)(column[lane] >> 4 | (column[lane + 64] & 0xF0));
+    size_t bytes = code_bytes_of(b->meta.bits), block_bytes = quads_of(b->meta.bits) * QUAD_BYTES;
+    uint64_t first = (uint64_t)block * WH_BLOCK_CODES, end = first + WH_BLOCK_CODES;
+    if (end > b->meta.rows) end = b->meta.rows;
+    for (uint64_t row = first; row < end; row++) {
+        const uint8_t *code = b->rows + row * bytes;
+        uint8_t *out =
+            b->data[WH_CODES] + block * block_bytes + (row - first) / CELL_CODES * CELL_BYTES + row % CELL_CODES;
+        for (size_t i = 0; i < bytes; i++) out[i / 4 * QUAD_BYTES + i % 4 * CELL_CODES] = code[i];
     }
 }
 
@@ -84,7 +80,7 @@ static void place_table(void *context, size_t table, uint32_t worker) {
     for (uint64_t row = 0; row < b->meta.rows && !must_stop(b, row); row++) {
         uint64_t position = base + next[key_bucket(b, t, row)]++;
         store_number(b->data[WH_POSTINGS] + position * width, width, row);
-        if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->data[WH_CODES] + row * bytes, bytes);
+        if (b->size[WH_ENTRIES]) memcpy(b->data[WH_ENTRIES] + position * bytes, b->rows + row * bytes, bytes);
     }
     uint32_t done = atomic_fetch_add(&b->tables_done, 1) + 1;
     progress_report(b->progress, BLOCKED + done * (FINISHED - BLOCKED) / b->meta.tables);
@@ -239,7 +235,7 @@ static void count_set_bits(const uint8_t *codes, size_t bytes, size_t step, size
 static void write_meta(struct build *b) {
     uint64_t n = b->meta.rows, step = n / 65536 + 1, seen = (n + step - 1) / step;
     uint32_t ones[WH_MAX_BITS] = {0};
-    count_set_bits(b->data[WH_CODES], code_bytes_of(b->meta.bits), (size_t)step, (size_t)seen, ones);
+    count_set_bits(b->rows, code_bytes_of(b->meta.bits), (size_t)step, (size_t)seen, ones);
     for (uint32_t i = 0; i < b->meta.bits; i++) {
         uint16_t share = seen ? (uint16_t)((uint64_t)ones[i] * 65535 / seen) : 0;
         memcpy(b->data[WH_META] + sizeof b->meta + 2 * (size_t)i, &share, 2);
@@ -263,23 +259,23 @@ static int build(struct build *b, const uint8_t *codes, const uint64_t *ids, str
     progress_report(b->progress, DISTINCT);
 
     arrays_sizes(&b->meta, b->size);
-    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_BLOCKS) || allocate(b, WH_IDS) ||
-        allocate(b, WH_GROUPS))
+    if (allocate(b, WH_META) || allocate(b, WH_CODES) || allocate(b, WH_IDS) || allocate(b, WH_GROUPS))
         return WH_MEMORY;
+    if (!(b->rows = wh_malloc((size_t)(rows * bytes + 8)))) return WH_MEMORY;
     for (int i = 0; i < 3; i++)
         if (!(scratch[i] = wh_malloc(sizeof **scratch * (size_t)(rows + 1)))) return WH_MEMORY;
     uint32_t *order = scratch[0], *row_of = scratch[1], *next = scratch[2];
     for (uint64_t row = 0, end; row < rows; row = end) { /* copy each run of consecutive codes at once */
         for (end = row + 1; end < rows && distinct->first[end] == distinct->first[end - 1] + 1;) end++;
-        memcpy(b->data[WH_CODES] + row * bytes, codes + distinct->first[row] * bytes, (size_t)((end - row) * bytes));
+        memcpy(b->rows + row * bytes, codes + distinct->first[row] * bytes, (size_t)((end - row) * bytes));
     }
     for (uint64_t row = 0; row < rows; row++) {
-        b->data[WH_CODES][(row + 1) * bytes - 1] &= last_mask;
+        b->rows[(row + 1) * bytes - 1] &= last_mask;
         order[row] = (uint32_t)row;
     }
     if (o->reorder) {
-        status = order_codes(b->data[WH_CODES], order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT,
-                             ORDERED, b->cancel);
+        status =
+            order_codes(b->rows, order, (size_t)rows, o->bits, o->threads, b->progress, DISTINCT, ORDERED, b->cancel);
         if (status != WH_OK) return status;
     }
     for (uint64_t row = 0; row < rows; row++) row_of[order[row]] = (uint32_t)row;
@@ -323,6 +319,7 @@ int wh_build(const uint8_t *codes, uint64_t n, const uint64_t *ids, const struct
     int status = build(&b, codes, ids, &distinct, scratch);
     distinct_free(&distinct);
     for (int i = 0; i < 3; i++) wh_free(scratch[i]);
+    wh_free(b.rows);
     wh_free(b.substring);
     wh_free(b.next);
     wh_free(b.wide);

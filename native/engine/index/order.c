@@ -1,6 +1,6 @@
 /* Placing similar codes next to each other.
  *
- * Both plans are faster if similar codes are close in memory. The sweep leaves a block once all of its 128 sums exceed
+ * Both plans are faster if similar codes are close in memory. The sweep leaves a block once all of its 64 sums exceed
  * the limit, and similar codes exceed it together. With compact buckets, the probe looks up the code of each row of a
  * bucket, and these rows are then close to each other.
  *

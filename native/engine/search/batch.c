@@ -47,7 +47,7 @@ static void add_time(wh_cursor *cursor, uint64_t *start) {
 /* Sweep one part for all queries of a group that have chosen the sweep. Clears *complete if it was stopped early. */
 static int sweep_together(const struct batch *b, wh_cursor *const cursors[], size_t count, size_t part, int *complete) {
     const wh_index *index = b->parts[part].index;
-    size_t tile = TILE_BYTES / (index->planes * 64) + 1, sweeping = 0;
+    size_t tile = TILE_BYTES / index->block_bytes + 1, sweeping = 0;
     uint64_t start = clock_nanoseconds(), now = start, planes = 0;
     for (size_t i = 0; i < count; i++) {
         struct part *p = &cursors[i]->parts[part];

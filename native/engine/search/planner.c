@@ -6,10 +6,10 @@
 #include <stdatomic.h>
 
 enum {
-    FIRST_PLANE_PICOSECONDS = 2500, /* default estimates, before anything is learned */
-    FIRST_BATCH_PLANE_PICOSECONDS = 1500,
+    FIRST_PLANE_PICOSECONDS = 1250, /* default estimates, before anything is learned */
+    FIRST_BATCH_PLANE_PICOSECONDS = 750,
     FIRST_BUCKET_NANOSECONDS = 500,
-    MIN_PLANES = 2000,        /* sweeps of fewer planes are ignored */
+    MIN_PLANES = 4000,        /* sweeps of fewer planes are ignored */
     PRIOR_BUCKETS = 64,       /* weight of the prior estimate, in buckets */
     MAX_BUCKETS = 4096,       /* per class; above this, older observations lose weight */
     TRIAL_INTERVAL = 32,      /* one in this many probes and sweeps is a trial, to learn about far buckets */

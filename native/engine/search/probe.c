@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "search/rows.h"
 
-enum { BUCKET_EFFORT = 48, FETCH_AHEAD = 8, FETCH_LINES = 16 };
+enum { BUCKET_EFFORT = 48, FETCH_AHEAD = 16, FETCH_LINES = 16 };
 
 static int key_before(struct probe_key a, struct probe_key b) {
     return a.cost < b.cost || (a.cost == b.cost && a.mask < b.mask);
@@ -76,6 +76,9 @@ int probe_init(struct probe *p, const wh_index *index, const struct kernels *ker
     *p = (struct probe){.index = index, .distance = distance, .optimum = optimum, .queued = m};
     p->tables = wh_calloc(m, sizeof *p->tables);
     if (!p->tables) return WH_MEMORY;
+    p->copy = kernels->copy;
+    p->code_room = index->code_bytes + 8;
+    if (!index->entries && !(p->codes = wh_malloc(SIEVE_CODES * p->code_room))) return WH_MEMORY;
     if (sieve_supports(distance->code_bytes, kernels->sieve)) {
         p->sieve = wh_calloc(1, sizeof *p->sieve);
         if (!p->sieve) return WH_MEMORY;
@@ -110,8 +113,10 @@ void probe_free(struct probe *p) {
     for (uint32_t t = 0; p->tables && t < p->index->meta.tables; t++) wh_free(p->tables[t].queue);
     wh_free(p->tables);
     wh_free(p->sieve);
+    wh_free(p->codes);
     p->tables = NULL;
     p->sieve = NULL;
+    p->codes = NULL;
 }
 
 /* -- Alg. 2: searching buckets ----------------------------------------------------------------------------------- */
@@ -213,28 +218,30 @@ static int search_entries(struct probe *p, struct collector *c, uint32_t t, uint
 /* Like search_entries, for a compact bucket, which has row numbers only. */
 static int search_rows(struct probe *p, struct collector *c, uint32_t t, uint32_t key, uint64_t start, uint64_t stop) {
     const wh_index *index = p->index;
-    uint64_t bytes = index->code_bytes;
-    size_t count = (size_t)(stop - start), left = count, within = 0;
+    size_t count = (size_t)(stop - start), left = count, within = 0, room = p->code_room;
     struct found found[SIEVE_CODES];
     uint32_t rows[SIEVE_CODES];
     uint8_t in[SIEVE_CODES];
     for (size_t i = 0; i < count; i++) {
         rows[i] = posting_at(index, start + i);
         if (rows[i] >= index->meta.rows) return 0;
-        __builtin_prefetch(index->codes + rows[i] * bytes);
+        fetch_code(index, rows[i]);
     }
+    if (p->copy) p->copy(index->codes, quads_of(index->meta.bits), rows, count, p->codes, room);
+    else
+        for (size_t i = 0; i < count; i++) copy_code(index, rows[i], p->codes + i * room);
     int sieved = sieve_prepare(p->sieve, c->limit, count);
     if (sieved) {
-        for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, index->codes + rows[i] * bytes);
+        for (size_t i = 0; i < count; i++) sieve_put(p->sieve, i, p->codes + i * room);
         left = sieve_run(p->sieve, count, in);
     }
     uint64_t carry = distance_carry(p->distance);
     p->counts.verified += left;
     for (size_t i = 0; i < left; i++) {
-        uint32_t row = rows[sieved ? in[i] : i];
-        const uint8_t *code = index->codes + row * bytes;
+        size_t at = sieved ? in[i] : i;
+        const uint8_t *code = p->codes + at * room;
         uint64_t steps = distance_of(p->distance, code);
-        if (collect_may_keep(c, steps, carry)) found[within++] = (struct found){code, steps, row};
+        if (collect_may_keep(c, steps, carry)) found[within++] = (struct found){code, steps, rows[at]};
     }
     return consider_all(p, c, t, key, found, within);
 }
@@ -285,8 +292,7 @@ static enum probe_result look_ahead(struct probe *p, uint32_t t) {
             else __builtin_prefetch(posting_address(index, bucket->start));
         } else if (i == 1 && !index->entries) {
             uint64_t stop = bucket->stop - bucket->start < FETCH_AHEAD ? bucket->stop : bucket->start + FETCH_AHEAD;
-            for (uint64_t at = bucket->start; at < stop; at++)
-                __builtin_prefetch(index->codes + posting_at(index, at) * (uint64_t)index->code_bytes);
+            for (uint64_t at = bucket->start; at < stop; at++) fetch_code(index, posting_at(index, at));
         }
     }
     return PROBE_PAUSED;

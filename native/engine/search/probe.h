@@ -58,6 +58,9 @@ struct probe {
     const struct distance *distance;
     const uint8_t *optimum;
     struct sieve *sieve;
+    copy_kernel *copy; /* or NULL */
+    uint8_t *codes;    /* copies of the codes of a compact bucket, `code_room` bytes each; NULL for fast buckets */
+    size_t code_room;
     struct probe_table *tables;
     uint32_t turn;  /* the table to probe next */
     int within;     /* a bucket of that table is partly searched */

@@ -7,19 +7,18 @@
 #include "search/rows.h"
 
 enum {
-    ALL = 65535,        /* the highest threshold: every sum is within it */
-    SPARE = 1024,       /* additional entries of the list */
-    FETCH_CODE = 12,    /* while verifying: prefetch the code of the entry this far ahead */
-    FETCH_ROW = 6,      /* while verifying: prefetch the group or id of the entry this far ahead */
-    SAMPLE_AT = 16,     /* blocks before the first sample; the threshold falls meanwhile */
-    MIN_BLOCKS = 1024,  /* in shorter passes, choosing a mode takes longer than it saves */
-    AHEAD_BYTES = 16384 /* how far ahead to prefetch; the hardware prefetcher stops at page borders */
+    ALL = 65535,       /* the highest threshold: every sum is within it */
+    SPARE = 1024,      /* additional entries of the list */
+    FETCH_CODE = 12,   /* while verifying: prefetch the code of the entry this far ahead */
+    FETCH_ROW = 6,     /* while verifying: prefetch the group or id of the entry this far ahead */
+    SAMPLE_AT = 32,    /* blocks before the first sample; the threshold falls meanwhile */
+    MIN_BLOCKS = 2048, /* in shorter passes, choosing a mode takes longer than it saves */
 };
 
 /* The stages of choosing a mode. They are repeated, because the threshold falls. The choice affects how long a sweep
  * takes, never its hits. */
 enum stage { CRUISE, SAMPLE, TIME_STREAM, TIME_SKIP };
-enum { SAMPLE_BLOCKS = 16, TIMED_BLOCKS = 32 };
+enum { SAMPLE_BLOCKS = 32, TIMED_BLOCKS = 64 };
 
 /* The largest sum that a code within the limit can have. The multiplications here and in quantise() err by a factor of
  * at most 1 + 2^-52 each. The factor 1 + 2^-40 makes up for them. */
@@ -45,19 +44,17 @@ int sweep_init(struct sweep *s, const wh_index *index, const struct kernels *ker
     s->kernels = kernels;
     s->optimum = optimum;
     s->delta = delta;
-    size_t groups = s->groups = (index->planes + SWEEP_GROUP - 1) / SWEEP_GROUP, luts = groups * SWEEP_GROUP * 16;
-    s->prepared = wh_calloc(1, SWEEP_MODES * (luts + groups * (sizeof *s->mode[0].order + 1)) +
-                                   groups * sizeof *s->left + index->planes * (sizeof *s->heavy_at + 32));
+    size_t quads = s->quads = quads_of(index->meta.bits);
+    s->prepared = wh_calloc(quads, (2 + 2 * SWEEP_MODES) * sizeof(uint32_t) + (1 + SWEEP_MODES) * SWEEP_LUT_BYTES);
     if (!s->prepared) return WH_MEMORY;
     s->left = s->prepared;
-    s->heavy_at = s->left + groups;
-    uint32_t *order = s->heavy_at + index->planes;
-    uint8_t *lut = (uint8_t *)(order + SWEEP_MODES * groups);
-    s->heavy_lut = lut + SWEEP_MODES * (luts + groups);
-    for (int m = 0; m < SWEEP_MODES; m++) {
-        s->mode[m].order = order + (size_t)m * groups;
-        s->mode[m].lut = lut + (size_t)m * (luts + groups);
-        s->mode[m].check = s->mode[m].lut + luts;
+    s->heavy_at = s->left + quads;
+    uint32_t *numbers = s->heavy_at + quads;
+    s->heavy_lut = (uint8_t *)(numbers + 2 * SWEEP_MODES * quads);
+    for (size_t m = 0; m < SWEEP_MODES; m++) {
+        s->mode[m].order = numbers + 2 * m * quads;
+        s->mode[m].stops = s->mode[m].order + quads;
+        s->mode[m].lut = s->heavy_lut + (1 + m) * quads * SWEEP_LUT_BYTES;
     }
     sweep_fill_look_ups(s);
     return WH_OK;
@@ -179,7 +176,8 @@ static void start_verifying(struct sweep *s, const struct collector *c) {
 
 /* Offer one row. Returns 0 if the index is corrupt. */
 static inline int offer(const struct sweep *s, struct collector *c, uint32_t row, uint64_t carry) {
-    const uint8_t *code = s->index->codes + (uint64_t)row * s->index->code_bytes;
+    uint8_t code[CODE_ROOM];
+    copy_code(s->index, row, code);
     uint64_t steps = distance_of(s->distance, code);
     if (!collect_may_keep(c, steps, carry)) return 1;
     return offer_row(s->index, c, row, distance_exact(s->distance, code, steps));
@@ -197,11 +195,7 @@ static int verify(struct sweep *s, struct collector *c, uint64_t most) {
             s->verified = s->count;
             return 1;
         }
-        if (i + FETCH_CODE < s->count) {
-            const uint8_t *code = index->codes + (uint64_t)s->rows[i + FETCH_CODE] * index->code_bytes;
-            for (size_t at = 0; at < index->code_bytes; at += 64) __builtin_prefetch(code + at);
-            __builtin_prefetch(code + index->code_bytes - 1);
-        }
+        if (i + FETCH_CODE < s->count) fetch_code(index, s->rows[i + FETCH_CODE]);
         if (i + FETCH_ROW < s->count) fetch_group(index, s->rows[i + FETCH_ROW]);
         s->counts.verified++;
         if (!offer(s, c, s->rows[i], carry)) return 0;
@@ -222,38 +216,41 @@ static void end_pass(struct sweep *s, struct collector *c) {
     start_pass(s, needed);
 }
 
-/* Choose after which groups SWEEP_SKIP checks whether to leave a block. `left` says after which groups the sampled
- * blocks could be left. Choose the one or two checks with which the fewest groups are expected to be read. Returns 0 if
- * checks would not pay. */
-static int choose_checks(struct sweep *s) {
-    const double price = 0.35;                   /* of a check, in groups */
-    const double most = (double)s->groups - 0.5; /* the checks must save at least half a group */
-    size_t full = s->index->planes / SWEEP_GROUP, step = full / 32 + 1, first = 0, second = 0;
-    double best = most, gone = 0, stay[WH_MAX_BITS / 4 / SWEEP_GROUP]; /* per group: share of blocks not left by then */
-    for (size_t g = 0; g < full; g++) stay[g] = 1 - (gone += s->left[g]) / SAMPLE_BLOCKS;
-    for (size_t a = 0; a + 1 < full; a += step)
-        for (size_t b = a; b + 1 < full; b += step) { /* a == b: one check */
-            double cost = (double)(a + 1) + price + stay[b] * (double)(s->groups - b - 1);
+/* Choose after which quads SWEEP_SKIP checks whether to leave a block. `left` says after which quads the sampled blocks
+ * could be left. Choose the one or two stops with which the fewest quads are expected to be read. Returns 0 if they
+ * would not pay. */
+static int choose_stops(struct sweep *s) {
+    const double price = 0.2;                    /* of a check, in quads */
+    const double most = (double)s->quads - 0.25; /* the checks must save at least this much */
+    size_t step = s->quads / 32 + 1, first = 0, second = 0;
+    double best = most, gone = 0,
+           stay[WH_MAX_BITS / 4 / SWEEP_QUAD_PLANES]; /* per quad: share of blocks not left by then */
+    for (size_t q = 0; q < s->quads; q++) stay[q] = 1 - (gone += s->left[q]) / SAMPLE_BLOCKS;
+    for (size_t a = 0; a + 1 < s->quads; a += step)
+        for (size_t b = a; b + 1 < s->quads; b += step) { /* a == b: one stop */
+            double cost = (double)(a + 1) + price + stay[b] * (double)(s->quads - b - 1);
             if (b > a) cost += stay[a] * ((double)(b - a) + price);
             if (cost >= best) continue;
             best = cost;
             first = a;
             second = b;
         }
-    uint8_t *check = s->mode[SWEEP_SKIP].check;
-    memset(check, 0, s->groups);
-    if (best >= most) return 0;
-    check[first] = check[second] = 1;
-    return 1;
+    uint32_t *stop = s->mode[SWEEP_SKIP].stops;
+    if (best < most) {
+        *stop++ = (uint32_t)first + 1;
+        if (second > first) *stop++ = (uint32_t)second + 1;
+    }
+    *stop = (uint32_t)s->quads;
+    return best < most;
 }
 
 static void enter(struct sweep *s, int stage) {
     s->stage = stage;
     switch (stage) {
     case SAMPLE:
-        if (!s->ordered) sweep_order_groups(s);
-        memset(s->left, 0, s->groups * sizeof *s->left);
-        memset(s->mode[SWEEP_SKIP].check, 1, s->groups);
+        if (!s->ordered) sweep_order_quads(s);
+        memset(s->left, 0, s->quads * sizeof *s->left);
+        for (size_t q = 0; q < s->quads; q++) s->mode[SWEEP_SKIP].stops[q] = (uint32_t)q + 1;
         s->stage_end = s->next + SAMPLE_BLOCKS;
         break;
     case CRUISE:
@@ -272,7 +269,7 @@ static void next_stage(struct sweep *s) {
         break;
     case SAMPLE:
         s->best = SWEEP_STREAM;
-        enter(s, choose_checks(s) ? TIME_STREAM : CRUISE);
+        enter(s, choose_stops(s) ? TIME_STREAM : CRUISE);
         break;
     case TIME_STREAM:
         enter(s, TIME_SKIP);
@@ -288,9 +285,8 @@ static void run_kernel(struct sweep *s, size_t last) {
     if (s->next >= s->stage_end) next_stage(s);
     static const int modes[] = {[SAMPLE] = SWEEP_SKIP, [TIME_STREAM] = SWEEP_STREAM, [TIME_SKIP] = SWEEP_SKIP};
     int mode = s->stage == CRUISE ? s->best : modes[s->stage];
-    struct sweep_job job =
-        sweep_job(s, mode, s->next, last < s->stage_end ? last : s->stage_end,
-                  (AHEAD_BYTES + index->planes * 64 - 1) / (index->planes * 64) * index->planes * 64);
+
+    struct sweep_job job = sweep_job(s, mode, s->next, last < s->stage_end ? last : s->stage_end);
     int timed = s->stage == TIME_STREAM || s->stage == TIME_SKIP;
     uint64_t start = timed ? clock_nanoseconds() : 0;
     size_t next = s->kernels->sweep(&job);

@@ -2,14 +2,14 @@
 #define WHAMMING_SWEEP_H
 /* The sweep: an exact SIMD pass over all blocks (arrays.h), in memory order.
  *
- *      blocks, 128 codes at a time          list: row, sum             collector
+ *      blocks, 64 codes at a time           list: row, sum             collector
  *      look up 16 costs per plane, add  ->  sums up to the threshold,  ->  exact distances,
  *                                           which falls meanwhile          lowest sum first
  *
- * Sums. The 16 costs of each plane are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
+ * Sums. A plane is 4 bits of each code. Its 16 costs are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
  * lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for these planes. The
- * others are heavy: they have a second look-up, of 16 bits. If that is not enough, costs are capped, and the sum is still
- * a lower bound.
+ * others are heavy: the look-ups of their quads (4 bytes, 8 planes) have a second part, which counts 64 times. If that is
+ * not enough, costs are capped, and the sum is still a lower bound.
  *
  * Selection. A pass computes no distances. It lists the codes whose sum is within a threshold. From time to time, the
  * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for the rounding, and codes
@@ -26,8 +26,8 @@
  * dead or came before the position at which the search resumes. If a pass lists too few codes, because the sample was
  * not typical, another pass starts without a sample.
  *
- * Modes. There are two ways to sweep a block. SWEEP_STREAM reads all planes in memory order, which suits the hardware.
- * SWEEP_SKIP begins with the planes that are expected to cost most. It leaves the block early if the partial sums of
+ * Modes. There are two ways to sweep a block. SWEEP_STREAM reads all quads in memory order, which suits the hardware.
+ * SWEEP_SKIP begins with the quads that are expected to cost most. It leaves the block early if the partial sums of
  * all its codes are beyond the threshold. Which mode is faster depends on the machine and on the query. So from time to
  * time, a pass tries both on a few blocks, and continues with the faster one. Both modes compute the same sums.
  *
@@ -39,8 +39,8 @@
 #include "simd/kernels.h"
 
 enum {
-    SWEEP_STREAM, /* all planes, in memory order */
-    SWEEP_SKIP,   /* the planes with the highest expected costs first; blocks are left early */
+    SWEEP_STREAM, /* all quads, in memory order */
+    SWEEP_SKIP,   /* the quads with the highest expected costs first; blocks are left early */
     SWEEP_MODES
 };
 
@@ -51,18 +51,17 @@ struct sweep {
     const uint8_t *optimum;
     const uint64_t *delta;
     void *allocated; /* memory of `rows` to `other_sums` below; NULL before the first pass */
-    /* Per mode: how the planes are visited. */
+    /* Per mode: how the quads are visited; see struct sweep_job. */
     struct {
         uint8_t *lut;
-        uint32_t *order;
-        uint8_t *check;
+        uint32_t *order, *stops;
     } mode[SWEEP_MODES];
-    size_t groups;
-    size_t heavy; /* planes with scaled costs above SWEEP_LUT_MAX: see struct sweep_job */
+    size_t quads;
+    size_t heavy;
     uint32_t *heavy_at;
     uint8_t *heavy_lut;
     void *prepared;   /* memory of all arrays above, and of `left`; NULL: not initialised yet */
-    uint32_t *left;   /* per group, while sampling: how many blocks were left after it */
+    uint32_t *left;   /* per quad, while sampling: how many blocks were left after it */
     int ordered;      /* 1: SWEEP_SKIP is prepared */
     int best;         /* the faster mode, as far as known */
     int stage;        /* enum stage in sweep.c */
@@ -106,7 +105,7 @@ static inline size_t sweep_list_bytes(size_t room) { return room * 2 * (sizeof(u
 void sweep_fill_look_ups(struct sweep *sweep);
 
 /* Fill the look-ups and the order of SWEEP_SKIP. */
-void sweep_order_groups(struct sweep *sweep);
+void sweep_order_quads(struct sweep *sweep);
 
 /* Lower the threshold, which at first may be far too high, by looking at a few blocks all over the index. Afterwards,
  * most likely `want` codes are within it, but not many more. sweep_start calls this. */
@@ -115,20 +114,20 @@ void sweep_sample(struct sweep *sweep);
 /* Start a pass for the collector's hits. Returns a wh_status (WH_MEMORY). */
 int sweep_start(struct sweep *sweep, const struct collector *collector);
 
-/* The sweep kernel's job for blocks [first, last) in a mode. It appends to the list. `ahead`: how far to prefetch. */
-static inline struct sweep_job sweep_job(const struct sweep *s, int mode, size_t first, size_t last, size_t ahead) {
-    return (struct sweep_job){.blocks = s->index->blocks,
+/* The sweep kernel's job for blocks [first, last) in a mode. It appends to the list. */
+static inline struct sweep_job sweep_job(const struct sweep *s, int mode, size_t first, size_t last) {
+    return (struct sweep_job){.codes = s->index->codes,
                               .planes = s->index->planes,
+                              .quads = s->quads,
                               .order = s->mode[mode].order,
                               .lut = s->mode[mode].lut,
                               .heavy = s->heavy,
                               .heavy_at = s->heavy_at,
                               .heavy_lut = s->heavy_lut,
-                              .check = s->mode[mode].check,
+                              .stops = s->mode[mode].stops,
                               .left = s->left,
                               .first = first,
                               .last = last,
-                              .ahead = ahead,
                               .threshold = s->threshold,
                               .rows = s->rows,
                               .sums = s->sums,

@@ -13,10 +13,10 @@
 #include <math.h>
 
 enum {
-    MIN_BLOCKS = 64, /* smaller indexes are swept without a sample */
-    SHARE = 32,      /* one in this many blocks is sampled, ... */
-    FEWEST = 16,     /* ... but at least FEWEST, */
-    ENOUGH = 128,    /* and no more than ENOUGH, unless one in LARGE_SHARE is more than that */
+    MIN_BLOCKS = 128, /* smaller indexes are swept without a sample */
+    SHARE = 32,       /* one in this many blocks is sampled, ... */
+    FEWEST = 32,      /* ... but at least FEWEST, */
+    ENOUGH = 256,     /* and no more than ENOUGH, unless one in LARGE_SHARE is more than that */
     LARGE_SHARE = 128,
     LARGEST_SHARE = 4, /* larger samples take too long */
     MAX_RANK = 1024    /* larger ranks, too */
@@ -56,11 +56,13 @@ void sweep_sample(struct sweep *s) {
     if (blocks < MIN_BLOCKS) return;
     const struct sample sample = plan_sample(blocks, s->want);
     if (sample.rank == 0) return;
-    const size_t stride = blocks / sample.size, ahead = stride * s->index->planes * 64;
+    const size_t stride = blocks / sample.size, block_bytes = s->index->block_bytes;
     uint16_t lowest[MAX_RANK + 1], threshold = s->threshold;
     size_t count = 0;
     for (size_t block = stride / 2, i = 0; i < sample.size; i++, block += stride) {
-        struct sweep_job job = sweep_job(s, SWEEP_STREAM, block, block + 1, ahead);
+        const uint8_t *next = s->index->codes + (i + 1 < sample.size ? block + stride : block) * block_bytes;
+        for (size_t at = 0; at < block_bytes; at += 64) __builtin_prefetch(next + at);
+        struct sweep_job job = sweep_job(s, SWEEP_STREAM, block, block + 1);
         job.threshold = threshold;
         s->kernels->sweep(&job);
         s->counts.planes += job.planes_read;

@@ -69,7 +69,7 @@ static int append(struct sweep *s, const struct collector *c, const struct sweep
 
 int sweep_list_together(struct sweep *s, const struct collector *c, uint32_t threads, int (*stop)(const void *context),
                         const void *context) {
-    const size_t blocks = s->index->blocks_count, block_bytes = s->index->planes * 64;
+    const size_t blocks = s->index->blocks_count, block_bytes = s->index->block_bytes;
     if (threads < 2 || s->done || s->next > 0 || s->count > 0 || blocks * block_bytes < MIN_BYTES) return 0;
     struct team team = {.collector = c,
                         .tile = TILE_BYTES / block_bytes + 1,
@@ -78,13 +78,13 @@ int sweep_list_together(struct sweep *s, const struct collector *c, uint32_t thr
                         .stop = stop,
                         .context = context};
     const uint16_t before = s->threshold;
-    const size_t left_bytes = s->groups * sizeof *s->left;
+    const size_t left_bytes = s->quads * sizeof *s->left;
     team.members = wh_calloc(threads, sizeof *team.members + left_bytes);
     if (!team.members) return 0;
     uint32_t *left = (uint32_t *)(team.members + threads);
     int done = 1;
     for (uint32_t t = 0; t < threads && done; t++)
-        done = recruit(&team.members[t], s, t * team.each, left + t * s->groups);
+        done = recruit(&team.members[t], s, t * team.each, left + t * s->quads);
     if (done) {
         parallel_run(threads, threads, list_range, &team);
         done = !atomic_load(&team.failed);

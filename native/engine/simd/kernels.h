@@ -8,21 +8,23 @@
 enum { SIEVE_CODES = 64 /* codes per call of the sieve kernel */ };
 
 /* Arguments and results of one call of the sweep kernel. It sweeps the blocks [first, last). It stops earlier if the
- * results of one more block might not fit. */
+ * results of one more block might not fit. A quad is 4 bytes of each of the 64 codes. */
 struct sweep_job {
-    const uint8_t *blocks;
-    size_t planes;
-    const uint32_t *order; /* byte offset in the block of each group of SWEEP_GROUP planes, in visiting order. A smaller
-                              group comes last */
-    const uint8_t *lut;    /* 16 bytes per plane, in visiting order, each at most SWEEP_LUT_MAX */
-    size_t heavy;          /* planes with scaled costs above SWEEP_LUT_MAX */
-    const uint32_t *heavy_at; /* byte offset of each heavy plane in the block */
-    const uint8_t *heavy_lut; /* per heavy plane: the low bytes of 16 look-ups, then their high bytes. They are added to
-                                  the look-ups of `lut`. No sum exceeds 65,535 */
-    const uint8_t *check;     /* per group: 1 to leave the block after it if all sums are above the threshold by then */
-    uint32_t *left;           /* per group: incremented for each block that was left after it */
+    const uint8_t *codes; /* in blocks of quads (arrays.h) */
+    size_t planes;        /* of 4 bits */
+    size_t quads;
+    const uint32_t *order; /* where each quad begins in a block, in visiting order */
+    const uint8_t *lut; /* per quad, in visiting order: 4 x 16 bytes for the low nibbles of its bytes, then as many for
+                              the high nibbles. Each is at most SWEEP_LUT_MAX. Those of padding are 0 */
+    size_t heavy;       /* quads with a scaled cost above SWEEP_LUT_MAX */
+    const uint32_t *heavy_at; /* where each heavy quad begins in a block */
+    const uint8_t
+        *heavy_lut;        /* of heavy quads, like `lut`, each at most SWEEP_HEAVY_MAX. They are added 64 times. No sum
+                                 exceeds 65,535 */
+    const uint32_t *stops; /* after these numbers of quads, leave the block if all sums are above the threshold. The
+                                 last one is `quads` */
+    uint32_t *left;        /* per stop: incremented for each block that was left there */
     size_t first, last;
-    size_t ahead;       /* prefetch this many bytes ahead */
     uint16_t threshold; /* rows with larger sums are not returned */
     uint32_t *rows;     /* results are appended to `rows` and `sums`: `count` entries, space for `room` */
     uint16_t *sums;
@@ -31,8 +33,10 @@ struct sweep_job {
 };
 
 enum {
-    SWEEP_GROUP = 4,
-    SWEEP_LUT_MAX = 63 /* the sum of SWEEP_GROUP look-ups fits a byte, that of 1024 fits 16 bits */
+    SWEEP_QUAD_PLANES = 8,
+    SWEEP_LUT_BYTES = SWEEP_QUAD_PLANES * 16, /* look-ups of a quad */
+    SWEEP_LUT_MAX = 63,                       /* four look-ups fit a byte; those of 1024 nibbles fit 16 bits */
+    SWEEP_HEAVY_MAX = 127
 };
 
 /* Adds up the look-ups of every code of the blocks. Appends the rows within the threshold, with their sums. The last
@@ -48,9 +52,15 @@ typedef size_t sweep_kernel(struct sweep_job *job);
 typedef size_t sieve_kernel(const uint8_t *codes, size_t columns, size_t stride, const uint8_t *lut, size_t count,
                             uint8_t *found);
 
+/* Copies the codes of `count` rows to `out`, `room` bytes apart. `codes` is in blocks of `quads` quads (arrays.h). Each
+ * copy may be followed by up to 7 zero bytes. */
+typedef void copy_kernel(const uint8_t *codes, size_t quads, const uint32_t *rows, size_t count, uint8_t *out,
+                         size_t room);
+
 struct kernels {
     sweep_kernel *sweep;
     sieve_kernel *sieve; /* NULL: exact comparison is as fast */
+    copy_kernel *copy;   /* NULL: copy_code is as fast */
 };
 
 /* The kernels of an instruction set (enum wh_simd); NULL if this build or machine does not support it. */

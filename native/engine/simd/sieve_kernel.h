@@ -1,6 +1,13 @@
-/* The sieve kernel (kernels.h), written in terms of the vector operations listed in sweep_kernel.h, and two more:
+/* The sieve kernel (kernels.h). Each kernels_*.c defines the following for its instruction set, and then includes this
+ * file:
  *
- *   v_zip_low(a, b)   in each 16 bytes: a0 b0 a1 b1 ... a7 b7      v_zip_high(a, b)   a8 b8 ... a15 b15
+ *   KERNEL(name)      the function's name for this set         TARGET        attributes that enable the set
+ *   V, V_BYTES        a vector of bytes
+ *   v_zero()          all bytes 0                              v_load(p)     V_BYTES bytes at p
+ *   v_table(p)        16 bytes at p, as the table t of a look-up
+ *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)   t[high nibble of each byte]
+ *   v_add8(a, b)      saturates                                v_in8(x)      bit j: byte j is not 255
+ *   v_zip_low(a, b)   in each 16 bytes: a0 b0 a1 b1 ... a7 b7  v_zip_high(a, b)    a8 b8 ... a15 b15
  *
  * A look-up needs the same nibble of many codes in one vector. But in a column, the 8 bytes of each code are next to
  * each other. So eight vectors at a time are transposed by zips. In each 16-byte lane, the position of a byte has 7

@@ -18,7 +18,8 @@ const struct kernels *kernels_for(int level) {
         return __builtin_cpu_supports("avx2") ? &kernels_avx2 : NULL;
     case WH_AVX512:
         return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                       __builtin_cpu_supports("avx512vbmi")
+                       __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
+                       __builtin_cpu_supports("gfni")
                    ? &kernels_avx512
                    : NULL;
 #elif defined(__aarch64__)

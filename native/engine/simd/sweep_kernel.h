@@ -1,134 +1,113 @@
-/* The sweep kernel, written in terms of a few vector operations. Each kernels_*.c defines them for its instruction set
- * and then includes this file:
+/* The sweep kernel. Each kernels_*.c defines the following for its instruction set, and then includes this file:
  *
- *   KERNEL(name)      the function's name for this set         TARGET        attributes that enable the set
- *   V, V_BYTES        a vector of bytes                        VECTORS       64 / V_BYTES
- *   v_zero()          all bytes 0                              v_load(p)     V_BYTES bytes at p
- *   v_table(p)        16 bytes at p, as the table t of a look-up
- *   v_look_low(t, x)  t[low nibble of each byte]               v_look_high(t, x)   t[high nibble of each byte]
- *   v_add8(a, b)      may saturate                             v_add16(a, b), v_sub16(a, b)  wrap around
- *   v_odd(x)          odd bytes as 16-bit lanes                v_shift8(x)   16-bit lanes, shifted left by 8
- *   v_min16(a, b)     minimum of unsigned 16-bit lanes         v_store(p, x)     store V_BYTES bytes
- *   v_in16(x, limit)  bit j: 16-bit lane j is at most limit (V_BYTES / 2 bits)
- *   Planes have 64 bytes and any alignment (arrays.h).
+ *   KERNEL(name)   the function's name for this set       TARGET        attributes that enable the set
+ *   SUMS           the sums of a cell's 16 codes, each below 65,536
+ *   sums_zero()
+ *   sums_add(sums, cell, lut)      add the look-ups of a quad
+ *   sums_add_64(sums, cell, lut)   add them 64 times
+ *   sums_any(sums, threshold)      whether any sum of the four cells is at most the threshold
+ *   sums_in(sums, threshold)       bit j: the sum of code j of the four cells is
+ *   sums_store(sums, out)          store the 64 sums of the four cells
+ *   ADDS_PAIRS     if defined, also sums_add_pair(sums, quad, lut, other_quad, other_lut): add the look-ups of two quads
+ *                  to the sums of the four cells
  *
  * Only these operations differ between the sets. Each set finds the same sums, so the answers are the same too.
+ *
+ * A quad of a block is 256 bytes, and quads are mostly visited in order. The hardware prefetches memory that is read in
+ * order, and prefetch instructions make it slower.
  */
 #include "simd/kernels.h"
 #include "whamming.h"
 
-/* Append the rows of a block whose sums are within the threshold. Bit j of in[h][odd] stands for code 64 h + 2 j + odd
- * of the block. */
-static inline size_t KERNEL(emit)(const struct sweep_job *job, size_t block, const uint16_t sums[2][2][32],
-                                  const uint64_t in[2][2], size_t count) {
-    for (uint32_t h = 0; h < 2; h++)
-        for (uint32_t odd = 0; odd < 2; odd++)
-            for (uint64_t m = in[h][odd]; m; m &= m - 1) {
-                uint32_t lane = (uint32_t)__builtin_ctzll(m);
-                job->rows[count] = (uint32_t)(block * WH_BLOCK_CODES + 64 * h + 2 * lane + odd);
-                job->sums[count++] = sums[h][odd][lane];
-            }
+enum { CELLS = 4 }; /* per block */
+
+/* Add the look-ups of the quads [from, to), in visiting order. */
+INLINE void KERNEL(add_quads)(SUMS *sums, const struct sweep_job *job, const uint8_t *block, size_t from, size_t to) {
+    const uint32_t *order = job->order;
+    const uint8_t *lut = job->lut + from * SWEEP_LUT_BYTES;
+    size_t q = from;
+#if defined(ADDS_PAIRS)
+    for (; q + 2 <= to; q += 2, lut += 2 * SWEEP_LUT_BYTES) {
+        const uint8_t *quad = block + order[q], *other = block + order[q + 1];
+        sums_add_pair(sums, quad, lut, other, lut + SWEEP_LUT_BYTES);
+    }
+#endif
+    for (; q < to; q++, lut += SWEEP_LUT_BYTES) {
+        const uint8_t *quad = block + order[q];
+        for (int c = 0; c < CELLS; c++) sums[c] = sums_add(sums[c], quad + 64 * c, lut);
+    }
+}
+
+/* Append the rows of a block whose sums are within the threshold. */
+static TARGET __attribute__((noinline)) size_t KERNEL(emit)(const struct sweep_job *job, size_t block, const SUMS *sums,
+                                                            size_t count) {
+    uint16_t stored[WH_BLOCK_CODES];
+    sums_store(sums, stored);
+    for (uint64_t in = sums_in(sums, job->threshold); in; in &= in - 1) {
+        uint32_t code = (uint32_t)__builtin_ctzll(in);
+        job->rows[count] = (uint32_t)(block * WH_BLOCK_CODES) + code;
+        job->sums[count++] = stored[code];
+    }
     return count;
 }
 
-/* Add the look-ups of up to 4 planes to the sums. They are first added up as bytes, which cannot overflow. The bytes
- * are then added to two sets of 16-bit sums: `odd` adds up the odd bytes, and `all` adds up whole lanes, that is each
- * even byte + 256 x the odd byte after it. */
-#define ADD_PLANES(number)                                                                                             \
-    do {                                                                                                               \
-        V low[VECTORS], high[VECTORS];                                                                                 \
-        for (int v = 0; v < VECTORS; v++) low[v] = high[v] = v_zero();                                                 \
-        for (size_t p = 0; p < (number); p++) {                                                                        \
-            __builtin_prefetch(plane + p * 64 + ahead);                                                                \
-            V table = v_table(lut + p * 16);                                                                           \
-            for (int v = 0; v < VECTORS; v++) {                                                                        \
-                V x = v_load(plane + p * 64 + v * V_BYTES);                                                            \
-                low[v] = v_add8(low[v], v_look_low(table, x));                                                         \
-                high[v] = v_add8(high[v], v_look_high(table, x));                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (int v = 0; v < VECTORS; v++) {                                                                            \
-            all[0][v] = v_add16(all[0][v], low[v]);                                                                    \
-            odd[0][v] = v_add16(odd[0][v], v_odd(low[v]));                                                             \
-            all[1][v] = v_add16(all[1][v], high[v]);                                                                   \
-            odd[1][v] = v_add16(odd[1][v], v_odd(high[v]));                                                            \
-        }                                                                                                              \
-    } while (0)
-
-/* Find the sums that are within the threshold. The sums of even bytes are `all` - 256 x `odd`. */
-#define FIND(in)                                                                                                       \
-    do {                                                                                                               \
-        for (int h = 0; h < 2; h++) {                                                                                  \
-            in[h][0] = in[h][1] = 0;                                                                                   \
-            for (int v = 0; v < VECTORS; v++) {                                                                        \
-                even[h][v] = v_sub16(all[h][v], v_shift8(odd[h][v]));                                                  \
-                in[h][0] |= (uint64_t)v_in16(even[h][v], threshold) << (v * V_BYTES / 2);                              \
-                in[h][1] |= (uint64_t)v_in16(odd[h][v], threshold) << (v * V_BYTES / 2);                               \
-            }                                                                                                          \
-        }                                                                                                              \
-    } while (0)
-
-/* Add the 16-bit look-ups of a heavy plane. */
-#define ADD_HEAVY_PLANE(plane, lut)                                                                                    \
-    do {                                                                                                               \
-        V low_bytes = v_table(lut), high_bytes = v_table((lut) + 16);                                                  \
-        for (int v = 0; v < VECTORS; v++) {                                                                            \
-            V x = v_load((plane) + v * V_BYTES);                                                                       \
-            V low[2] = {v_look_low(low_bytes, x), v_look_high(low_bytes, x)};                                          \
-            V high[2] = {v_look_low(high_bytes, x), v_look_high(high_bytes, x)};                                       \
-            for (int h = 0; h < 2; h++) {                                                                              \
-                all[h][v] = v_add16(all[h][v], v_add16(low[h], v_shift8(high[h])));                                    \
-                odd[h][v] = v_add16(odd[h][v], v_add16(v_odd(low[h]), v_shift8(v_odd(high[h]))));                      \
-            }                                                                                                          \
-        }                                                                                                              \
-    } while (0)
-
-static TARGET size_t KERNEL(sweep)(struct sweep_job *job) {
-    const size_t planes = job->planes, block_bytes = planes * 64, last = job->last, ahead = job->ahead;
-    const size_t full = planes / SWEEP_GROUP, rest = planes % SWEEP_GROUP;
+/* Sweep blocks without heavy quads and without stops. `quads` is a constant for the most common lengths. */
+INLINE size_t KERNEL(stream)(struct sweep_job *job, size_t quads) {
+    const size_t block_bytes = quads * 256, last = job->last;
     const uint16_t threshold = job->threshold;
+    const uint8_t *at = job->codes + job->first * block_bytes;
     size_t block = job->first, count = job->count;
-    for (; block < last && count + WH_BLOCK_CODES <= job->room; block++) {
-        const uint8_t *bytes = job->blocks + block * block_bytes, *lut = job->lut;
-        V all[2][VECTORS], odd[2][VECTORS], even[2][VECTORS];
-        for (int v = 0; v < VECTORS; v++) all[0][v] = all[1][v] = odd[0][v] = odd[1][v] = v_zero();
-        for (size_t p = 0; p < job->heavy; p++) ADD_HEAVY_PLANE(bytes + job->heavy_at[p], job->heavy_lut + 32 * p);
-        uint64_t in[2][2];
-        size_t g = 0;
-        for (; g < full; g++, lut += SWEEP_GROUP * 16) {
-            const uint8_t *plane = bytes + job->order[g];
-            ADD_PLANES(SWEEP_GROUP);
-            if (job->check[g]) {
-                V least = odd[0][0];
-                for (int h = 0; h < 2; h++)
-                    for (int v = 0; v < VECTORS; v++) {
-                        least = v_min16(least, odd[h][v]);
-                        least = v_min16(least, v_sub16(all[h][v], v_shift8(odd[h][v])));
-                    }
-                if (!v_in16(least, threshold)) break;
-            }
+    for (; block < last && count + WH_BLOCK_CODES <= job->room; block++, at += block_bytes) {
+        SUMS sums[CELLS];
+        for (int c = 0; c < CELLS; c++) sums[c] = sums_zero();
+        KERNEL(add_quads)(sums, job, at, 0, quads);
+        if (__builtin_expect(sums_any(sums, threshold), 0)) {
+            SUMS copy[CELLS]; /* the other sums can stay in registers */
+            for (int c = 0; c < CELLS; c++) copy[c] = sums[c];
+            count = KERNEL(emit)(job, block, copy, count);
         }
-        if (g < full) {
-            job->left[g]++;
-            job->planes_read += (g + 1) * SWEEP_GROUP;
-            continue;
+    }
+    job->planes_read += (block - job->first) * job->planes;
+    job->count = count;
+    return block;
+}
+
+/* Sweep blocks, and leave each at a stop if none of its codes can be within the threshold. */
+static TARGET size_t KERNEL(skip)(struct sweep_job *job) {
+    const size_t quads = job->quads;
+    size_t block = job->first, count = job->count;
+    for (; block < job->last && count + WH_BLOCK_CODES <= job->room; block++) {
+        const uint8_t *at = job->codes + block * quads * 256;
+        SUMS sums[CELLS];
+        for (int c = 0; c < CELLS; c++) sums[c] = sums_zero();
+        for (size_t h = 0; h < job->heavy; h++)
+            for (int c = 0; c < CELLS; c++)
+                sums[c] = sums_add_64(sums[c], at + job->heavy_at[h] + 64 * c, job->heavy_lut + h * SWEEP_LUT_BYTES);
+        size_t done = 0;
+        int any = 1;
+        for (size_t stop = 0; done < quads && any; stop++) {
+            KERNEL(add_quads)(sums, job, at, done, job->stops[stop]);
+            done = job->stops[stop];
+            any = sums_any(sums, job->threshold);
+            if (!any && done < quads) job->left[stop]++;
         }
-        if (rest > 0) {
-            const uint8_t *plane = bytes + job->order[g];
-            ADD_PLANES(rest);
-        }
-        job->planes_read += planes;
-        FIND(in);
-        if (in[0][0] | in[0][1] | in[1][0] | in[1][1]) {
-            uint16_t sums[2][2][32];
-            for (int h = 0; h < 2; h++)
-                for (int v = 0; v < VECTORS; v++) {
-                    v_store(sums[h][0] + v * V_BYTES / 2, even[h][v]);
-                    v_store(sums[h][1] + v * V_BYTES / 2, odd[h][v]);
-                }
-            count = KERNEL(emit)(job, block, (const uint16_t (*)[2][32])sums, (const uint64_t (*)[2])in, count);
-        }
+        job->planes_read += done < quads ? SWEEP_QUAD_PLANES * done : job->planes;
+        if (any) count = KERNEL(emit)(job, block, sums, count);
     }
     job->count = count;
     return block;
+}
+
+static TARGET size_t KERNEL(sweep)(struct sweep_job *job) {
+    if (job->heavy || job->stops[0] < job->quads) return KERNEL(skip)(job);
+    switch (job->quads) {
+    case 1:
+        return KERNEL(stream)(job, 1);
+    case 2:
+        return KERNEL(stream)(job, 2);
+    case 4:
+        return KERNEL(stream)(job, 4);
+    default:
+        return KERNEL(stream)(job, job->quads);
+    }
 }

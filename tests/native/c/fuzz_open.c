@@ -116,7 +116,7 @@ static void run_edits(const uint8_t *input, size_t size) {
         arrays.data[a] = copy;
     }
     for (size_t at = 1; at + 5 <= size; at += 5) {
-        int a = input[at] & 7, wide = input[at] & 8;
+        int a = (input[at] & 7) % WH_ARRAYS, wide = input[at] & 8;
         uint8_t *array = arrays.data[a];
         uint64_t place = read32(input + at + 1, 3) & 0xFFFFFF;
         if (arrays.size[a] == 0) continue;
