@@ -42,7 +42,7 @@ from whamming.storage.store.protocol import backend
 
 MEMORY: Final = ":memory:"
 """The path of a database that has no directory."""
-FORMAT: Final = 2
+FORMAT: Final = 3
 MARK: Final = "whamming.json"
 _MARK_BYTES: Final = 1 << 16
 """Maximum size of the marker file; it has less than 100 bytes, unless it belongs to an incomplete backup."""

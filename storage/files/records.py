@@ -23,7 +23,7 @@ from whamming.storage.settings import IndexSettings
 from whamming.storage.storage_errors import CorruptStoreError, FormatError
 from whamming.storage.store.requests import REQUEST_BYTES
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The version of the file format that this code writes and reads."""
 
 MANIFEST_KEY: Final = b"m"

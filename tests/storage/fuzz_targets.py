@@ -504,7 +504,7 @@ class Texts(Target):
         options = b'threads = 4\nslice_ms = 0.5\nlisten = "[::1]:0"\nlog_level = "error"\nbuffer_kb = 1\n'
         certificate = b"-----BEGIN CERTIFICATE-----\nMIIBszCCAVmgAwIBAgIUY2Vy\n-----END CERTIFICATE-----\n"
         deep = b"[" * 3000
-        files = [b'{"format": 2, "store": "lmdb"}', job, options, certificate]
+        files = [b'{"format": 3, "store": "lmdb"}', job, options, certificate]
         seeds = [bytes([kind]) + text for kind, file in enumerate(files) for text in (file, deep, b"9" * 5000)]
         return [*seeds, b"\2threads = " + deep, b"\2threads = " + b"9" * 5000]
 

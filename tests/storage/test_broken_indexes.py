@@ -273,7 +273,7 @@ def test_a_backup_names_only_so_many_missing_indexes(path: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("missing", ["docs", [7], ["../x"], [["docs"]], {"docs": 1}])
 def test_a_damaged_list_of_missing_indexes_is_refused(path: Path, missing: Any, tmp_path: Path) -> None:
-    (path / "whamming.json").write_text(json.dumps({"format": 2, "store": "lmdb", "missing": missing}))
+    (path / "whamming.json").write_text(json.dumps({"format": 3, "store": "lmdb", "missing": missing}))
     with pytest.raises(FormatError, match="not names"):
         whamming.restore(path, tmp_path / "restored")
     with whamming.open(path) as database:
