@@ -9,6 +9,7 @@
 enum {
     FIRST_EFFORT = 1024,         /* effort before the first check: a few microseconds */
     MIN_CANDIDATES_PER_HIT = 16, /* with fewer, the k-th best distance says little */
+    PATIENT = 3,                 /* START_PATIENT multiplies the time that the rest of a probe may take by this */
     TRIAL_DISCOUNT = 3           /* a trial divides the estimated time of the probe by this */
 };
 
@@ -61,7 +62,9 @@ static double expected_buckets(double forecast, double probed) {
 /* How long the rest of the probe may take, as a multiple of the sweep's time. `spent` is the time of the probe so far,
  * also as a multiple of the sweep's time. Early on, the probe is favoured, because a switch throws its work away. If
  * the probe is still running later, the forecasts were too low, so the rest must be clearly shorter than a sweep. */
-static double patience(double spent) { return spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7; }
+static double patience(const struct plan *plan, double spent) {
+    return (spent < 0.25 ? 1.25 : spent < 0.5 ? 1 : 0.7) * (plan->start == START_PATIENT ? PATIENT : 1);
+}
 
 int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_index *index, uint64_t k, uint64_t limit,
                        uint64_t now) {
@@ -86,5 +89,5 @@ int plan_prefers_sweep(struct plan *plan, const struct probe *probe, const wh_in
     double probed = (double)probe->counts.buckets;
     double left = planner_buckets_nanoseconds(plan->planner, probed, expected_buckets(plan->forecast, probed));
     if (plan->trial && spent < price) left /= TRIAL_DISCOUNT;
-    return left > price * patience(spent / price);
+    return left > price * patience(plan, spent / price);
 }

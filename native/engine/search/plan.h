@@ -3,7 +3,8 @@
 /* Decides between probe and sweep during a search.
  *
  * A search starts by probing, unless the tables cover only some of the bits, or searches for about as many hits were
- * faster when they began with a sweep (planner_choose_start). The work done is measured as effort (probe_run). Each
+ * faster when they began with a sweep. The planner learns this, and how patient a probe should be
+ * (planner_choose_start). The work done is measured as effort (probe_run). Each
  * time it has doubled, two estimates are compared: the time for the rest of the probe, and the time of a sweep.
  *
  * Time of the probe. forecast.h estimates how many buckets the probe needs at the current limit. The limit still falls,

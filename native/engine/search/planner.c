@@ -14,7 +14,7 @@ enum {
     MAX_BUCKETS = 4096,       /* per class; above this, older observations lose weight */
     TRIAL_INTERVAL = 32,      /* one in this many probes and sweeps is a trial, to learn about far buckets */
     FIRST_STARTS = 4,         /* the time of searches that start in some way is known after this many, */
-    FIRST_START_INTERVAL = 4, /* until then, one in this many starts with a sweep */
+    FIRST_START_INTERVAL = 4, /* until then, one in this many starts like that */
     MAX_START_RATIO = 1000
 };
 
@@ -131,16 +131,22 @@ enum start planner_choose_start(struct wh_planner *planner, uint64_t k) {
     int class = class_of_k(k);
     uint32_t searches = atomic_fetch_add_explicit(&planner->searches[class], 1, memory_order_relaxed);
     if (read32(&planner->starts[class][START_PROBE]) < FIRST_STARTS) return START_PROBE;
-    uint32_t interval = FIRST_START_INTERVAL;
-    enum start faster = START_PROBE;
-    if (read32(&planner->starts[class][START_SWEEP]) >= FIRST_STARTS) {
-        double probe = (double)read64(&planner->start_nanoseconds[class][START_PROBE]);
-        double sweep = (double)read64(&planner->start_nanoseconds[class][START_SWEEP]);
-        double ratio = probe <= sweep ? sweep / probe : probe / sweep;
-        faster = probe <= sweep ? START_PROBE : START_SWEEP;
-        interval = (uint32_t)(TRIAL_INTERVAL * (ratio < MAX_START_RATIO ? ratio : MAX_START_RATIO));
+    double time[STARTS]; /* 0: not known yet */
+    enum start fastest = START_PROBE;
+    for (enum start s = START_PROBE; s < STARTS; s++) {
+        int known = read32(&planner->starts[class][s]) >= FIRST_STARTS;
+        time[s] = known ? (double)read64(&planner->start_nanoseconds[class][s]) : 0;
+        if (known && time[s] < time[fastest]) fastest = s;
     }
-    return searches % interval == interval - 1 ? (enum start)(1 - faster) : faster;
+    for (enum start s = START_PROBE; s < STARTS; s++) {
+        if (s == fastest) continue;
+        double ratio = time[s] / time[fastest];
+        uint32_t interval = time[s] == 0
+                                ? FIRST_START_INTERVAL
+                                : (uint32_t)(TRIAL_INTERVAL * (ratio < MAX_START_RATIO ? ratio : MAX_START_RATIO));
+        if (searches % interval == (uint32_t)s) return s;
+    }
+    return fastest;
 }
 
 /* The first searches are slow, because the caches are cold, so the fastest of them counts. */

@@ -14,7 +14,8 @@ enum {
     PLANNER_KS = 32       /* classes of k: 1, 2 to 3, 4 to 7, ... */
 };
 
-enum start { START_PROBE, START_SWEEP };
+/* How a single search starts. START_PATIENT: with a probe, which switches to a sweep later than START_PROBE. */
+enum start { START_PROBE, START_SWEEP, START_PATIENT, STARTS };
 
 struct wh_planner {
     _Atomic int simd;        /* enum wh_simd */
@@ -24,8 +25,8 @@ struct wh_planner {
     _Atomic uint32_t plane_picoseconds[2]; /* [0]: single sweeps, [1]: sweeps that share a pass */
     /* Per class of k: the number of single searches, and of those that have been learned from, by how they started
      * (enum start), and the time that these take. */
-    _Atomic uint32_t searches[PLANNER_KS], starts[PLANNER_KS][2];
-    _Atomic uint64_t start_nanoseconds[PLANNER_KS][2];
+    _Atomic uint32_t searches[PLANNER_KS], starts[PLANNER_KS][STARTS];
+    _Atomic uint64_t start_nanoseconds[PLANNER_KS][STARTS];
 };
 
 const struct kernels *planner_kernels(const struct wh_planner *planner);
@@ -41,9 +42,9 @@ double planner_buckets_nanoseconds(const struct wh_planner *planner, double from
  * its pass with other queries. */
 double planner_planes_nanoseconds(const struct wh_planner *planner, int batch, double planes);
 
-/* With what a single search for the k nearest should start. Mostly what was faster so far, sometimes the other: the
- * slower that is, the more rarely. Once both times are known, the searches that start the slower way take about 1/32 of
- * the time of all searches. */
+/* How a single search for the k nearest should start. Mostly the way that was fastest so far, sometimes another: the
+ * slower that is, the more rarely. Once all times are known, each other way takes about 1/32 of the time of all
+ * searches. */
 enum start planner_choose_start(struct wh_planner *planner, uint64_t k);
 
 /* Learn how long a single search for the k nearest took. */

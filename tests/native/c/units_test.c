@@ -92,7 +92,7 @@ static void test_buckets(struct wh_planner *planner) {
 }
 
 /* How often of n searches for the k nearest start with a sweep, if a search takes this long by its start. */
-static int count_sweeps(struct wh_planner *planner, uint64_t k, int n, const uint64_t nanoseconds[2]) {
+static int count_sweeps(struct wh_planner *planner, uint64_t k, int n, const uint64_t nanoseconds[STARTS]) {
     int sweeps = 0;
     for (int i = 0; i < n; i++) {
         enum start start = planner_choose_start(planner, k);
@@ -104,7 +104,8 @@ static int count_sweeps(struct wh_planner *planner, uint64_t k, int n, const uin
 
 /* Searches start in the way that is faster, and rarely in the other. Each class of k has its own times. */
 static void test_starts(struct wh_planner *planner) {
-    const uint64_t far[2] = {300000, 100000}, near[2] = {10000, 100000}, cold[2] = {50000000, 60000000};
+    const uint64_t far[STARTS] = {300000, 100000, 400000}, near[STARTS] = {10000, 100000, 11000},
+                   cold[STARTS] = {50000000, 60000000, 70000000};
     CHECK(planner_choose_start(NULL, 10) == START_PROBE);
     planner_learn_start(NULL, 10, START_PROBE, 1);
     CHECK(count_sweeps(planner, 1, 1, cold) == 0); /* the first search is slow; this does not count */
