@@ -16,7 +16,7 @@ YAML_FILES := .github .pre-commit-config.yaml CITATION.cff protos/buf.yaml
 YAML_RULES := '{extends: default, rules: {document-start: disable, line-length: {max: 120}, truthy: {check-keys: false}}}'
 C_FILES := $(shell find native/engine native/lab tests/native/c tests/storage tests/bench -name '*.[ch]' 2>/dev/null)
 
-.PHONY: help develop demo serve test check check-project check-wire verbs bench bench-storage bench-before bench-service bench-peer \
+.PHONY: help develop demo serve test check check-project check-wire verbs bench growth bench-storage bench-before bench-service bench-peer \
     torture torture-server power-loss fuzz-files fuzz-service paper quality soak format clean dist dist-check
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,9 @@ verbs: $(BUILD)/checked-with ## generate the asyncio declarations and the blocki
 bench: $(BUILD)/benched-with ## compare the engine with a bare pass, a linear scan and faiss, and LMDB with RAM; writes build/bench/
 	$(BIN)/python tests/bench/race.py
 	$(BIN)/python tests/bench/storage.py search
+
+growth: $(BUILD)/benched-with ## plot the time of a search against the number of codes; writes tests/bench/growth.svg
+	$(BIN)/python tests/bench/growth.py
 
 bench-storage: $(BUILD)/benched-with ## benchmark storage: search, ingest, group commit, compaction, larger than memory
 	$(BIN)/python tests/bench/storage.py

@@ -29,6 +29,8 @@ COVERED_BITS_OF_LONG_CODES: Final = 128
 """Codes longer than MAX_FULLY_COVERED_BITS have tables over their first COVERED_BITS_OF_LONG_CODES bits only. Searches
 of these codes end with a sweep, and a few tables suffice to find good candidates before it."""
 
+_LARGE: Final = 2**22
+"""Codes; from about this number on, they do not fit into the caches of common processors."""
 _ALL: Final = slice(None)
 _LAYOUTS = {"multi": lib.WH_MULTI, "single": lib.WH_SINGLE, "none": lib.WH_SINGLE}
 _BUCKETS = {"compact": lib.WH_COMPACT, "fast": lib.WH_FAST}
@@ -40,13 +42,15 @@ _SIMD: dict[Simd, int] = {
 }
 
 
-def choose_substring_bits(n: int, bits: int) -> int:
+def choose_substring_bits(n: int, bits: int, buckets: Buckets = "compact") -> int:
     """Return the default substring length of an index of ``n`` codes.
 
     With uniform codes, keys of log2(n) bits would give one code per bucket. Keys a few bits shorter probe fewer empty
-    buckets and need a smaller directory, which is faster on real codes.
+    buckets and need a smaller directory, which is faster on real codes. In a large index with compact buckets, each
+    code of a bucket is a random access to memory, so there the buckets should be smaller.
     """
-    return max(1, min(bits, 32, max(8, n.bit_length() - 4)))
+    shorter = 2 if buckets == "compact" and n >= _LARGE else 4
+    return max(1, min(bits, 32, max(8, n.bit_length() - shorter)))
 
 
 def available_simd() -> tuple[Simd, ...]:
@@ -142,7 +146,9 @@ class Index:
         if n >= 2**32:
             raise InvalidArgumentError(f"{n} codes; an index holds fewer than 2**32, so use several")
         length = (
-            choose_substring_bits(n, bits) if substring_bits is None else as_whole("substring_bits", substring_bits)
+            choose_substring_bits(n, bits, buckets)
+            if substring_bits is None
+            else as_whole("substring_bits", substring_bits)
         )
         if not 1 <= length <= lib.WH_MAX_SUBSTRING_BITS:
             raise InvalidArgumentError(f"substring_bits = {length}; it must be 1 to {lib.WH_MAX_SUBSTRING_BITS}")

@@ -154,7 +154,7 @@ def _text() -> tuple[Bytes, Floats]:
     return pack(base > 0), np.stack([np.maximum(query, 0), np.maximum(-query, 0)], axis=2)
 
 
-def _clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
+def make_clusters(n: int, bits: int) -> tuple[Bytes, Floats]:
     """Codes around n / 100 random centres, each bit flipped with probability 1 / 16; queries are noisy members."""
     rng = np.random.default_rng(bits)
     centres = rng.integers(0, 256, (n // 100, bits // 8), dtype=np.uint8)
@@ -193,8 +193,8 @@ RECIPES: dict[str, Recipe] = {
     "morgan256": Recipe(256, _ZINC, lambda: _morgan(256)),
     "morgan1024": Recipe(1024, _ZINC, lambda: _morgan(1024)),
     "text-sign384": Recipe(384, "text_minilm384.base.npy.gz", _text),
-    "clusters64": Recipe(64, None, lambda: _clusters(10_000_000, 64)),
-    "clusters128": Recipe(128, None, lambda: _clusters(10_000_000, 128)),
+    "clusters64": Recipe(64, None, lambda: make_clusters(10_000_000, 64)),
+    "clusters128": Recipe(128, None, lambda: make_clusters(10_000_000, 128)),
 }
 RACED = [name for name, recipe in RECIPES.items() if recipe.bits >= 64 or name == "gist-itq32"]
 """Where it matters how fast a search is; shorter codes are for the paper's tables."""

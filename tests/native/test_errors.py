@@ -229,6 +229,8 @@ def test_the_default_substring_length_grows_with_n() -> None:
     assert lengths == sorted(lengths)
     assert all(1 <= length <= 32 for length in lengths)
     assert choose_substring_bits(10**6, 3) == 3
+    assert choose_substring_bits(10**6, 64, "fast") == choose_substring_bits(10**6, 64, "compact") == 16
+    assert (choose_substring_bits(10**7, 64, "fast"), choose_substring_bits(10**7, 64, "compact")) == (20, 22)
 
 
 def test_portable_kernels_are_always_available() -> None:
