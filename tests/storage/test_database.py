@@ -383,7 +383,7 @@ def test_other_files_and_directories_are_left_alone(tmp_path: Path, mode: Any) -
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        (b'{"format": 3}', "format 3; .*up to 2: upgrade"),
+        (b'{"format": 4}', "format 4; .*up to 3: upgrade"),
         (b'{"format": "new"}', "does not name the format"),
         (b"{}", "does not name the format"),
         (b"[1]", "does not name the format"),
@@ -405,7 +405,7 @@ def test_a_database_knows_its_store(persistent: Place) -> None:
         model = fill(database)
         database.backup(persistent.directory / "backup")
     path = persistent.directory / "db"
-    assert json.loads((path / "whamming.json").read_text()) == {"format": 2, "store": persistent.store}
+    assert json.loads((path / "whamming.json").read_text()) == {"format": 3, "store": persistent.store}
     other = next(store for store in STORES if store not in (persistent.store, "ram"))
     with pytest.raises(FormatError, match=f"the store '{persistent.store}', not '{other}'"):
         whamming.open(path, store=other)
@@ -455,8 +455,8 @@ def test_an_index_without_its_file_is_refused(tmp_path: Path, mode: Any) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "format 3; .*format 2: upgrade"),
-        ({"format": 1}, "format 1; .*format 2: import"),
+        ({"format": 4}, "format 4; .*format 3: upgrade"),
+        ({"format": 1}, "format 1; .*format 3: import"),
         ({"settings": {"bits": 8, "colour": "red"}}, "unknown index settings: colour"),
         (None, "no manifest"),
     ],
