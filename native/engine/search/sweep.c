@@ -89,12 +89,14 @@ static void start_pass(struct sweep *s, uint16_t threshold) {
     s->stage_end = s->index->blocks_count < MIN_BLOCKS ? SIZE_MAX : SAMPLE_AT;
 }
 
-int sweep_allocate_list(struct sweep *s) {
+int sweep_allocate_list(struct sweep *s, size_t entries) {
     size_t room = 2 * s->want + SPARE;
+    if (room < entries + WH_BLOCK_CODES) room = entries + WH_BLOCK_CODES;
     if (room <= s->room) return WH_OK;
+    void *allocated = wh_malloc(sweep_list_bytes(room));
+    if (!allocated) return WH_MEMORY;
     sweep_free_list(s);
-    s->allocated = wh_malloc(sweep_list_bytes(room));
-    if (!s->allocated) return WH_MEMORY;
+    s->allocated = allocated;
     s->room = room;
     s->rows = s->allocated;
     s->other_rows = s->rows + room;
@@ -107,7 +109,7 @@ int sweep_start(struct sweep *s, const struct collector *c) {
     size_t want = c->capacity - c->proven, rows = s->index->meta.rows;
     if (c->dead || c->resumed) want += want / 2 + 8;
     s->want = want < rows ? want : rows;
-    int status = sweep_allocate_list(s);
+    int status = sweep_allocate_list(s, 0);
     if (status != WH_OK) return status;
     s->fixed = s->done = 0;
     s->least = least_sum(s, c);

@@ -154,8 +154,9 @@ void sweep_cut_back(struct sweep *sweep, const struct collector *collector);
 int sweep_list_together(struct sweep *sweep, const struct collector *collector, uint32_t threads,
                         int (*stop)(const void *context), const void *context);
 
-/* Allocate the list for the hits that are wanted. Returns a wh_status (WH_MEMORY). */
-int sweep_allocate_list(struct sweep *sweep);
+/* Allocate the list for the hits that are wanted, and for at least `entries`. If it has to grow, its entries are lost.
+ * Returns a wh_status (WH_MEMORY: nothing has changed). */
+int sweep_allocate_list(struct sweep *sweep, size_t entries);
 
 /* Offer the codes listed so far to a copy of the collector, for wh_cursor_guess. Returns a wh_status (WH_CORRUPT). */
 int sweep_guess(const struct sweep *sweep, struct collector *copy);

@@ -52,18 +52,20 @@ static int recruit(struct sweep *member, const struct sweep *s, size_t first, ui
     member->next = first;
     member->counts = (struct wh_stats){0};
     member->stage_end = SIZE_MAX; /* SWEEP_STREAM to the end */
-    return sweep_allocate_list(member) == WH_OK;
+    return sweep_allocate_list(member, 0) == WH_OK;
 }
 
-/* Append the list of a member. Returns 0 if there is no room. */
-static int append(struct sweep *s, const struct collector *c, const struct sweep *member) {
-    for (size_t i = 0; i < member->count; i++) {
-        if (member->sums[i] > s->threshold) continue;
-        if (s->count == s->trigger) sweep_cut_back(s, c);
-        if (s->count == s->trigger) return 0;
-        s->rows[s->count] = member->rows[i];
-        s->sums[s->count++] = member->sums[i];
-    }
+/* Join the lists of the members. Returns 0 if there is no memory. */
+static int join(struct sweep *s, const struct sweep *members, uint32_t threads) {
+    size_t entries = 0;
+    for (uint32_t t = 0; t < threads; t++) entries += members[t].count;
+    if (sweep_allocate_list(s, entries) != WH_OK) return 0;
+    for (uint32_t t = 0; t < threads; t++)
+        for (size_t i = 0; i < members[t].count; i++) {
+            s->rows[s->count] = members[t].rows[i];
+            s->sums[s->count] = members[t].sums[i];
+            s->count += members[t].sums[i] <= s->threshold;
+        }
     return 1;
 }
 
@@ -90,7 +92,7 @@ int sweep_list_together(struct sweep *s, const struct collector *c, uint32_t thr
         done = !atomic_load(&team.failed);
     }
     if (done) s->threshold = (uint16_t)atomic_load(&team.threshold);
-    for (uint32_t t = 0; t < threads && done; t++) done = append(s, c, &team.members[t]);
+    if (done) done = join(s, team.members, threads);
     for (uint32_t t = 0; t < threads; t++) {
         if (done) {
             s->counts.blocks += team.members[t].counts.blocks;
