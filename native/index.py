@@ -121,8 +121,8 @@ class Index:
         ids : ``uint64 [n]``, distinct; by default 0 .. n - 1. Equal distances are ordered by id.
         tables : ``"single"``: one directory for all substrings; ``"multi"``: one per substring; ``"none"``: no
             tables, sweep only.
-        buckets : ``"compact"`` stores 4 bytes per code and substring. ``"fast"`` stores the code as well; probing is
-            then several times faster for codes of 64 bits and more.
+        buckets : ``"compact"`` stores 1 to 4 bytes per code and substring. ``"fast"`` stores the code as well; probing
+            is then several times faster for codes of 64 bits and more.
         substring_bits : maximum length of a substring, 1 to 32; by default :func:`choose_substring_bits`.
         reorder : store similar codes next to each other, for faster searches. Takes 4 bytes per code if ``ids`` is
             None.
@@ -130,8 +130,8 @@ class Index:
         progress : called about every 0.1 s with the fraction done, 0.0 to 1.0. If it raises an error, the build is
             cancelled, and the error is raised.
 
-        Equal codes are stored once, with all their ids. Peak memory is the finished index plus 24 bytes per code and
-        a few bytes per bucket.
+        Equal codes are stored once, with all their ids. Peak memory is the finished index, the codes once
+        more, 24 bytes per code and a few bytes per bucket.
         """
         bits = check_bits(bits)
         packed = as_codes(codes, bits)

@@ -17,16 +17,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import datasets
-from whamming.native import Costs, Index
+from whamming.native import Buckets, Costs, Index, Plan
 from whamming.native.lab import Laboratory
 
 KS = (1, 10, 100)
-PLANS = ("auto", "probe", "sweep")
+BUCKETS: tuple[Buckets, ...] = ("fast", "compact")
+PLANS: tuple[Plan, ...] = ("auto", "probe", "sweep")
 BITS = 64
 MOST_OF_LAB = 10_000_000
 PAPER = "FSWBC_single"
@@ -41,12 +41,12 @@ def measure(n: int, queries: int, rounds: int, times: Times) -> None:
     costs = Costs.table(table[:queries])
     singles = [costs[i] for i in range(queries)]
     cores = sorted(os.sched_getaffinity(0))
-    for buckets in ("fast", "compact"):
+    for buckets in BUCKETS:
         os.sched_setaffinity(0, cores)
-        index = Index.build(codes, BITS, buckets="fast" if buckets == "fast" else "compact")
+        index = Index.build(codes, BITS, buckets=buckets)
         os.sched_setaffinity(0, cores[-1:])
         for plan in PLANS:
-            own: Any = Index.from_arrays(index.arrays, owner=index)
+            own = Index.from_arrays(index.arrays, owner=index)
             for k in KS:
                 seen = [
                     np.mean([own.search(one, k, plan=plan, threads=1).stats[0].seconds for one in singles])

@@ -6,10 +6,10 @@
  *      look up 16 costs per plane, add  ->  sums up to the threshold,  ->  exact distances,
  *                                           which falls meanwhile          lowest sum first
  *
- * Sums. A plane is 4 bits of each code. Its 16 costs are scaled and rounded *down* to a byte. The sum of a code's look-ups is then a
- * lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for these planes. The
- * others are heavy: the look-ups of their quads (4 bytes, 8 planes) have a second part, which counts 64 times. If that is
- * not enough, costs are capped, and the sum is still a lower bound.
+ * Sums. A plane is 4 bits of each code. Its 16 costs are scaled and rounded *down* to a byte. The sum of a code's
+ * look-ups is then a lower bound of its scaled distance. Most planes have a similar largest cost. The scale is chosen for
+ * these planes. The others are heavy: the look-ups of their quads (4 bytes, 8 planes) have a second part, which counts 64
+ * times. If that is not enough, costs are capped, and the sum is still a lower bound.
  *
  * Selection. A pass computes no distances. It lists the codes whose sum is within a threshold. From time to time, the
  * list is cut back: the threshold becomes the k-th smallest sum so far, plus a margin for the rounding, and codes
